@@ -1,0 +1,128 @@
+"""Sites: every call of an arithmetic word can be seen, recorded or replaced.
+
+A *word* is a function of `references.arith` decorated with `@site`. Outside a laboratory a word costs one `is None` test.
+Inside one, each call has a name, read from the code itself: the `# S4` tag of the emulator's line, then the functions between,
+then the word. `sig = sigmoid(g)  # S4` visits `S4.sigmoid`, `S4.sigmoid.exp`, ...; a second `mul` on one line is `S4.mul#2`.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_active: Laboratory | None = None
+_TAG = re.compile(r"#\s*(S\d+\w*)")
+_HERE = __file__
+
+
+def site(word: Callable) -> Callable:
+    """Decorate an arithmetic word; `call.word` is the bare function."""
+
+    @functools.wraps(word)
+    def call(*args, **kwargs):
+        if _active is None:
+            return word(*args, **kwargs)
+        return _active.visit(word, args, kwargs)
+
+    call.word = word
+    return call
+
+
+def landing(word: Callable) -> Callable:
+    """A site whose result is rounded to the storage type: recorded in goldens and compared on the device."""
+    word.lands = True
+    return site(word)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One call of a word: what a fault may look at. `origin(x)` is the visit that produced the array x, or None."""
+
+    name: str
+    word: Callable
+    args: tuple
+    kwargs: dict
+    origin: Callable[[Any], Visit | None]
+
+    def run(self) -> Any:
+        return self.word(*self.args, **self.kwargs)
+
+
+class Laboratory:
+    """Runs emulators with their sites watched.
+
+    faults: site name -> function(Visit) -> result, which replaces the call.
+    watch:  called as watch(visit, result) after every visit.
+
+    >>> with Laboratory(watch=lambda visit, result: print(visit.name)):
+    ...     emulate(x)
+    """
+
+    def __init__(self, faults: Mapping[str, Callable[[Visit], Any]] | None = None, watch: Callable[[Visit, Any], None] | None = None):
+        self.faults = dict(faults or {})
+        self.watch = watch
+        self.reached: set[str] = set()  # sites visited, so that a fault planted nowhere is an error and not a pass
+        self._open: list[str] = []
+        self._ordinals: dict[tuple[str, ...], dict[tuple, int]] = {}
+        self._produced: dict[int, tuple[Any, Visit]] = {}  # holds the arrays, so that an id is not used twice
+
+    def __enter__(self) -> Laboratory:
+        global _active
+        if _active is not None:
+            raise RuntimeError("a laboratory is already active")
+        _active = self
+        return self
+
+    def __exit__(self, *exc) -> None:
+        global _active
+        _active = None
+        self._produced.clear()
+
+    def visit(self, word: Callable, args: tuple, kwargs: dict) -> Any:
+        visit = Visit(self._name(word, sys._getframe(2)), word, args, kwargs, self._origin)
+        self.reached.add(visit.name)
+        self._open.append(visit.name)
+        try:
+            fault = self.faults.get(visit.name)
+            result = visit.run() if fault is None else fault(visit)
+        finally:
+            self._open.pop()
+        self._produced[id(result)] = (result, visit)
+        if self.watch is not None:
+            self.watch(visit, result)
+        return result
+
+    def _origin(self, array: Any) -> Visit | None:
+        held = self._produced.get(id(array))
+        return held[1] if held else None
+
+    def _name(self, word: Callable, frame) -> str:
+        """The call path. Ordinals tell apart equal words of one line by their place in the bytecode, so a loop keeps one name."""
+        between, places = [], []
+        while frame.f_code.co_filename != _HERE and frame.f_code.co_name != "emulate":
+            between.append(frame.f_code.co_name)
+            places.append(frame.f_lasti)
+            frame = frame.f_back
+            if frame is None:
+                raise RuntimeError(f"{word.__name__} was called in a laboratory, but not from an emulate()")
+        inside = frame.f_code.co_filename == _HERE
+        base = self._open[-1] if inside else _tag(frame)
+        places.append(0 if inside else frame.f_lasti)
+        path = (base, *(name for name in reversed(between) if not name.startswith("<")), word.__name__)
+        seen = self._ordinals.setdefault(path, {})
+        number = seen.setdefault(tuple(places), len(seen) + 1)
+        return ".".join(path) + (f"#{number}" if number > 1 else "")
+
+
+def _tag(frame) -> str:
+    """The schedule tag of the statement being run: on its line, or where a statement spans lines, on the first tagged one after."""
+    for line in range(frame.f_lineno, frame.f_lineno + 4):
+        found = _TAG.search(linecache.getline(frame.f_code.co_filename, line))
+        if found:
+            return found.group(1)
+    raise RuntimeError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a line of emulate() calls a word and has no # S tag")
