@@ -86,16 +86,28 @@ class Laboratory:
     def visit(self, word: Callable, args: tuple, kwargs: dict) -> Any:
         visit = Visit(self._name(word, sys._getframe(2)), word, args, kwargs, self._origin)
         self.reached.add(visit.name)
-        self._open.append(visit.name)
-        try:
-            fault = self.faults.get(visit.name)
-            result = visit.run() if fault is None else fault(visit)
-        finally:
-            self._open.pop()
+        fault = self.faults.get(visit.name)
+        if fault is None:
+            self._open.append(visit.name)
+            try:
+                result = visit.run()
+            finally:
+                self._open.pop()
+        else:
+            result = self._unwatched(fault, visit)
         self._produced[id(result)] = (result, visit)
         if self.watch is not None:
-            self.watch(visit, result)
+            self._unwatched(self.watch, visit, result)
         return result
+
+    def _unwatched(self, function: Callable, *args) -> Any:
+        """Faults and watchers use words of their own, which are no part of the emulator."""
+        global _active
+        _active = None
+        try:
+            return function(*args)
+        finally:
+            _active = self
 
     def _origin(self, array: Any) -> Visit | None:
         held = self._produced.get(id(array))

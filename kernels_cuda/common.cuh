@@ -1,0 +1,53 @@
+// What every kernel here shares: bf16 words with their rounding spelled, 16-byte access, argument checks, landing traces, planted mistakes.
+// No torch header: each .cu also compiles with bare nvcc. Flags: -O3 -fmad=false, no fast-math.
+#pragma once
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#ifdef __FAST_MATH__
+#error "fast-math changes expf, tanhf, division and subnormals: no kernel here may be built with it"
+#endif
+
+typedef __nv_bfloat16 bf16;
+
+// A landing: f32 -> bf16, nearest even, every NaN 0x7fff. Widening is exact.
+__device__ __forceinline__ bf16 bf(float x) { return __float2bfloat16_rn(x); }
+__device__ __forceinline__ float f(bf16 x) { return __bfloat162float(x); }
+
+// sigmoid(x) = 1 / (1 + exp(0 - x)), IEEE division.
+__device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(__fsub_rn(0.0f, x)))); }
+
+// Eight bf16 in one 16-byte access.
+struct alignas(16) Bf16x8 {
+  bf16 at[8];
+};
+__device__ __forceinline__ Bf16x8 load8(const bf16* p) {
+  Bf16x8 v;
+  *reinterpret_cast<uint4*>(&v) = *reinterpret_cast<const uint4*>(p);
+  return v;
+}
+__device__ __forceinline__ void store8(bf16* p, const Bf16x8& v) { *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v); }
+
+static inline bool aligned16(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Launchers return 0, a cudaError_t, or minus the 1-based position of the argument that is wrong.
+#define REQUIRE(position, condition) \
+  if (!(condition)) return -(position)
+
+// The gate compares every landing, not only those that leave the kernel. A build with -DTRACE stores landing S<tag> of element `index`
+// into the buffer that `trace(tag, buffer)` named; any other build compiles LANDING to nothing.
+#ifdef TRACE
+__device__ bf16* traced[16];
+extern "C" int trace(int tag, void* buffer) { return (int)cudaMemcpyToSymbol(traced, &buffer, sizeof buffer, tag * sizeof buffer); }
+#define LANDING(tag, index, value) \
+  if (traced[tag]) traced[tag][index] = (value)
+#else
+#define LANDING(tag, index, value)
+#endif
+
+// PLANT(k, right, wrong): `right`, unless the build is told -DMISTAKE=k. The gate must see every planted mistake.
+#ifndef MISTAKE
+#define MISTAKE 0
+#endif
+#define PLANT(k, right, wrong) (MISTAKE == (k) ? (wrong) : (right))

@@ -1,0 +1,79 @@
+"""python -m references list | run KERNEL in.npz -o out.npz | bench"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from references.contract import Kernel, kernels
+from references.contract.signature import BITS, DTYPES
+
+
+def list_kernels(args: argparse.Namespace) -> int:
+    for kernel in kernels():
+        print(f"{kernel.name:16} v{kernel.version}  {kernel.module.__doc__.splitlines()[0].split(': ', 1)[1]}")
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    kernel = Kernel.load(args.kernel)
+    inputs = read_inputs(kernel, args.inputs)
+    outputs = {name: value for name, value in kernel.outputs(inputs).items() if value is not None}
+    partial = args.output.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        np.savez(file, **{name: value.view(BITS[value.itemsize]) for name, value in outputs.items()})
+    partial.replace(args.output)
+    for name, value in outputs.items():
+        print(f"{args.output}: {name} {value.dtype.name}{list(value.shape)} as {BITS[value.itemsize].__name__} bits")
+    return 0
+
+
+def read_inputs(kernel: Kernel, path: Path) -> dict:
+    """Arguments by name from an .npz; 8- and 16-bit floats as unsigned bit views, `in.x` of a golden as well as `x`."""
+    with np.load(path) as file:
+        stored = {name.removeprefix("in."): file[name] for name in file.files}
+    inputs = {}
+    for operand in kernel.signature.inputs:
+        if operand.name not in stored:
+            raise ValueError(f"{path} must hold {operand.name} ({kernel.name} takes {', '.join(o.name for o in kernel.signature.inputs)})")
+        value = stored[operand.name]
+        if operand.is_array and value.dtype == BITS[DTYPES[operand.dtype].itemsize]:
+            value = value.view(DTYPES[operand.dtype])
+        elif not operand.is_array:
+            value = value[()].view(np.float32) if value.dtype == np.uint32 else value[()]
+        inputs[operand.name] = value
+    return inputs
+
+
+def bench(args: argparse.Namespace) -> int:
+    from references.arith import bench
+
+    return bench.main(args.rest)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m references", description="Emulate the kernels without a GPU.")
+    commands = parser.add_subparsers(required=True)
+    commands.add_parser("list", help="the kernels and what they compute").set_defaults(call=list_kernels)
+    one = commands.add_parser("run", help="emulate one kernel on inputs from an .npz")
+    one.add_argument("kernel", metavar="KERNEL")
+    one.add_argument("inputs", type=Path, metavar="in.npz")
+    one.add_argument("-o", "--output", type=Path, required=True, metavar="out.npz")
+    one.set_defaults(call=run)
+    for name, call, about in (("bench", bench, "products/s of the tensor-core model"),):
+        more = commands.add_parser(name, help=about, add_help=False)
+        more.add_argument("rest", nargs=argparse.REMAINDER)
+        more.set_defaults(call=call)
+    args = parser.parse_args(argv)
+    try:
+        return args.call(args) or 0
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Orders of summation. Every function takes the axis it reduces and adds in one stated order; sums start from +0 where a thread's do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from references.arith.bits import add, fma, zero
+from references.arith.site import site
+
+
+@site
+def chain(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    """One thread's sum, ascending from +0: ((0 + x[0]) + x[1]) + ... f32 in and out, the axis removed."""
+    x = np.moveaxis(x, axis, 0)
+    total = zero(x[0])
+    for term in x:
+        total = add(total, term)
+    return total
+
+
+@site
+def chain_fma(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """One thread's dot product, ascending from +0: acc = fma(a[i], b[i], acc)."""
+    a, b = (np.moveaxis(x, axis, 0) for x in np.broadcast_arrays(a, b))
+    total = zero(a[0])
+    for left, right in zip(a, b, strict=True):
+        total = fma(left, right, total)
+    return total
+
+
+@site
+def lanes(x: np.ndarray, threads: int, axis: int = -1) -> np.ndarray:
+    """Strided partials of a block: thread t sums x[t], x[t + threads], ... ascending from +0. The axis becomes `threads` long."""
+    x = np.moveaxis(x, axis, -1)
+    partial = np.zeros((*x.shape[:-1], threads), np.float32)
+    for start in range(0, x.shape[-1], threads):
+        stride = x[..., start : start + threads]  # a ragged last stride leaves the threads past it as they are
+        width = stride.shape[-1]
+        partial[..., :width] = add.word(partial[..., :width], stride)
+    return np.moveaxis(partial, -1, axis)
+
+
+@site
+def tree(x: np.ndarray, offsets: Sequence[int], axis: int = -1) -> np.ndarray:
+    """Xor butterfly: for each offset in the order given, every lane i adds lane i ^ offset. The axis is removed.
+
+    All lanes end with the same sum, since addition commutes. ValueError where the offsets do not span the axis.
+    """
+    x = np.moveaxis(x, axis, -1)
+    lane = np.arange(x.shape[-1])
+    if np.bitwise_xor.reduce(np.array([*offsets, x.shape[-1] - 1])) != 0 or sum(offsets) != x.shape[-1] - 1:
+        raise ValueError(f"offsets must be the powers of two below the axis length {x.shape[-1]}, got {tuple(offsets)}")
+    for offset in offsets:
+        x = add.word(x, x[..., lane ^ offset])
+    return x[..., 0]
+
+
+@site
+def down(x: np.ndarray, offsets: Sequence[int] = (16, 8, 4, 2, 1), axis: int = -1) -> np.ndarray:
+    """Warp reduction by shfl_down: lane i adds lane i + offset (its own value where that is past the warp); lane 0's result."""
+    x = np.moveaxis(x, axis, -1)
+    lane = np.arange(x.shape[-1])
+    for offset in offsets:
+        source = np.where(lane + offset < x.shape[-1], lane + offset, lane)
+        x = add.word(x, x[..., source])
+    return x[..., 0]

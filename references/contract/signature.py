@@ -1,0 +1,109 @@
+"""The signature of a kernel, one line: `x: bf16[m@ldx, n], gamma: bf16[n], eps: f32 -> o: bf16[m, n]`.
+
+It is read by everything that handles a kernel's operands: the emulator's checks, the goldens, the CUDA launcher's argument list.
+`m@ldx` says that rows may lie `ldx` elements apart; every other axis is packed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+          "u8": np.dtype(np.uint8), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
+BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # itemsize -> the unsigned view that goldens store
+_OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\])?$")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One argument or result. `dims` is None for a scalar; `stride` names the row stride where rows need not be packed."""
+
+    name: str
+    dtype: str
+    dims: tuple[str, ...] | None = None
+    stride: str | None = None
+
+    @property
+    def is_array(self) -> bool:
+        return self.dims is not None
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(int(dim) if dim.isdigit() else sizes[dim] for dim in self.dims)
+
+    def check(self, value: Any, sizes: dict[str, int]) -> Any:
+        """Validate one value and add the sizes it fixes to `sizes`. ValueError names the argument and the value."""
+        if not self.is_array:
+            return self._scalar(value)
+        if not isinstance(value, np.ndarray) or value.dtype != DTYPES[self.dtype]:
+            raise ValueError(f"{self.name} must be a {DTYPES[self.dtype].name} array, got {getattr(value, 'dtype', type(value).__name__)}")
+        if value.ndim != len(self.dims):
+            raise ValueError(f"{self.name} must have shape [{', '.join(self.dims)}], got {list(value.shape)}")
+        for dim, size in zip(self.dims, value.shape, strict=True):
+            expected = int(dim) if dim.isdigit() else sizes.setdefault(dim, size)
+            if size != expected:
+                raise ValueError(f"{self.name} must have shape [{', '.join(self.dims)}] with {dim} = {expected}, got {list(value.shape)}")
+        return value
+
+    def _scalar(self, value: Any) -> int | float:
+        if self.dtype == "int" and isinstance(value, int | np.integer) and not isinstance(value, bool):
+            return int(value)
+        if self.dtype == "f32" and isinstance(value, int | float | np.floating) and not isinstance(value, bool):
+            return float(np.float32(value))
+        raise ValueError(f"{self.name} must be {'an integer' if self.dtype == 'int' else 'a number'}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Signature:
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    requires: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, requires: tuple[str, ...] = ()) -> Signature:
+        """Read a signature line. `requires` are Python comparisons over the sizes and integer arguments, all of which must hold."""
+        inputs, outputs = text.split("->")
+        return cls(_operands(inputs), _operands(outputs), requires)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The named sizes, in order of first appearance."""
+        named = (dim for operand in self.inputs if operand.is_array for dim in operand.dims if not dim.isdigit())
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        return tuple(operand.stride for operand in (*self.inputs, *self.outputs) if operand.stride)
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Validate all inputs; returns the sizes and integer arguments by name. ValueError names the argument and the value."""
+        sizes: dict[str, int] = {}
+        for operand in self.inputs:
+            checked = operand.check(values[operand.name], sizes)
+            if operand.dtype == "int":
+                sizes[operand.name] = checked
+        for rule in self.requires:
+            if not eval(rule, {"__builtins__": {}}, sizes):
+                known = ", ".join(f"{name} = {sizes[name]}" for name in dict.fromkeys(re.findall(r"[a-z]\w*", rule)) if name in sizes)
+                raise ValueError(f"{rule} is required, got {known}")
+        return sizes
+
+
+def _operands(text: str) -> tuple[Operand, ...]:
+    return tuple(_operand(part.strip()) for part in re.split(r",\s*(?![^\[]*\])", text.strip()))
+
+
+def _operand(text: str) -> Operand:
+    found = _OPERAND.match(text)
+    if not found:
+        raise ValueError(f"not an operand: {text!r}")
+    name, dtype, dims = found.groups()
+    if dims is None:
+        return Operand(name, dtype)
+    strides = re.findall(r"@(\w+)", dims)
+    return Operand(name, dtype, tuple(re.sub(r"@\w+", "", dim).strip() for dim in dims.split(",")), strides[0] if strides else None)
