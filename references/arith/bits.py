@@ -104,14 +104,17 @@ def bf(x: np.ndarray) -> np.ndarray:
 @landing
 @_quiet
 def hadd(a, b) -> np.ndarray:
-    """CUDA `__hadd_rn`: bf16 operands (as f32), their exact sum rounded once to bf16. Through f64: 53 >= 2 * 8 + 2 bits is harmless."""
+    """CUDA `__hadd_rn`: bf16 operands (as f32), the exact sum rounded once to bf16.
+
+    An f64 sum can be inexact, but 53 >= 2 * 8 + 2 bits are enough for the second rounding to see no difference.
+    """
     return _hadd(_f32(a), _f32(b)).view(F32)
 
 
 @landing
 @_quiet
 def hmul(a, b) -> np.ndarray:
-    """CUDA `__hmul_rn`: bf16 operands (as f32), their exact product rounded once to bf16. Through f32 a subnormal is rounded twice."""
+    """CUDA `__hmul_rn`: bf16 operands (as f32), the exact product rounded once to bf16; 16 bits are exact in f64."""
     return _hmul(_f32(a), _f32(b)).view(F32)
 
 
@@ -171,8 +174,9 @@ def maximum(a, b) -> np.ndarray:
 @_quiet
 def amax(x: np.ndarray, axis: int = -1) -> np.ndarray:
     """`maximum` along an axis, which is gone from the result; the order cannot be seen."""
-    x = _f32(x)
-    return np.fmax.reduce(x, axis=axis) + np.where(np.any((x == 0) & ~np.signbit(x), axis=axis), F32(0), F32(-0.0))
+    x = np.asarray(_f32(x))
+    largest = np.fmax.reduce(x, axis=axis)
+    return np.where((largest == 0) & np.any(x.view(np.uint32) == 0, axis=axis), F32(0), largest)
 
 
 # ---- fused multiply-add
@@ -224,18 +228,25 @@ def _fma(a, b, c):
     return fma32(a, b, c)
 
 
-@_compiled
-def _fma_rm(a, b, c):
+@_inlined
+def fma32_rm(a, b, c):
+    """Scalar for compiled code: a * b + c toward -inf, from the nearest value and the side of it on which the exact sum lies."""
     product, wide = np.float64(a) * np.float64(b), np.float64(c)
     total = product + wide
     back = total - product
     error = (product - (total - back)) + (wide - back)
-    near = fma32(a, b, c)
+    near = np.float32(fma32(a, b, c))
     if total == 0.0:
         return np.float32(-0.0) if np.signbit(product) | np.signbit(wide) else np.float32(0.0)
-    if near > total or (near == total and error < 0.0):
-        return np.nextafter(near, np.float32(-np.inf))
-    return near
+    bits = near.view(np.uint32)
+    step = np.uint32(1) if bits >> np.uint32(31) else np.uint32(0xFFFFFFFF)  # a step down; near is never +0 where one is due
+    due = np.uint32(near > total or (near == total and error < 0.0))
+    return np.uint32(bits + due * step).view(np.float32)
+
+
+@_compiled
+def _fma_rm(a, b, c):
+    return fma32_rm(a, b, c)
 
 
 @site
@@ -252,7 +263,7 @@ def fma_rm(a, b, c) -> np.ndarray:
     return _fma_rm(_f32(a), _f32(b), _f32(c))
 
 
-fma_rn = fma
+bf16_rn, fma_rn = bf, fma
 
 
 # ---- seeds, orders and data movement: nothing is computed, but a kernel can get each of them wrong

@@ -103,7 +103,7 @@ def e8m0_encode(scale: np.ndarray) -> np.ndarray:
 def e8m0_decode(code: np.ndarray) -> np.ndarray:
     """e8m0 codes -> f32 2^(code - 127), code 0 a subnormal; 255 is NaN."""
     code = _codes(code)
-    return np.where(code == 255, np.float32(np.nan), np.ldexp(np.float32(1), code.astype(np.int32) - 127))
+    return np.where(code == 255, np.float32(np.nan), np.ldexp(np.float32(1), np.minimum(code, 254).astype(np.int32) - 127))
 
 
 @landing
