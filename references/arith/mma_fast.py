@@ -5,7 +5,8 @@ Lanes are output columns. Where the alignment exponent E of a lane is in [LOW, H
 - a * b has 16 significant bits, so f32 holds it exactly unless it is below 2^-126, and then the term is 0 either way (2^(E - 25) >= 2^-125);
 - 16 terms of at most 255 * 255 * 2^11 fit an int32; the accumulator's term joins them in f64;
 - the total has at most 32 bits, and its result is neither subnormal nor infinite (66 * 2^HIGH < 2^128).
-Every other lane (NaN, infinity, huge, tiny) is done by `_exact`, one at a time.
+Every other lane (NaN, infinity, huge, tiny) is done by `_exact`, one at a time. All of it is one file, because Numba's cache watches only the
+file of the function it compiled: a callee edited elsewhere would stay stale.
 """
 
 from __future__ import annotations
@@ -33,15 +34,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def frozen(x: np.ndarray) -> np.ndarray:
+    """A contiguous read-only view: Numba compiles anew for every layout and mutability it meets."""
+    view = np.ascontiguousarray(x).view()
+    view.flags.writeable = False
+    return view
+
+
 def accumulate(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int | None = None) -> None:
-    """Continue the chains of out [splits, m, n] f32, in place, over the equal parts of k of a [m, k] and b [n, k] (u16)."""
+    """Continue the chains of out [splits, m, n] f32, in place, over the equal parts of k of a [m, k] and b [n, k] (u16); out is contiguous."""
     splits, m, n = out.shape
-    part = a.shape[1] // splits
+    part, a, b = a.shape[1] // splits, frozen(a), frozen(b)
     tiles = [(s, i, j) for s in range(splits) for i in range(0, m, ROWS) for j in range(0, n, COLUMNS)]
 
     def work(tile: tuple[int, int, int]) -> None:
         s, i, j = tile
-        _chain(a[i : i + ROWS], b[j : j + COLUMNS], s * part, (s + 1) * part, out[s, i : i + ROWS, j : j + COLUMNS])
+        _chain(a[i : i + ROWS], b[j : j + COLUMNS], s * part, (s + 1) * part, out, s, i, j)
 
     threads = min(threads or cores(), len(tiles))
     if threads < 2 or m * n * a.shape[1] < THREADED:
@@ -53,19 +61,17 @@ def accumulate(a: np.ndarray, b: np.ndarray, out: np.ndarray, threads: int | Non
 
 
 @compiled
-def _chain(a, b, start, stop, out):
-    m, n = out.shape
+def _chain(a, b, start, stop, out, s, row, column):
+    m, n = len(a), len(b)
     width = (n + 31) // 32 * 32  # whole vectors; the columns added are zeros
-    acc = np.zeros((m, width), np.float32)
-    acc[:, :n] = out
+    tile, acc = out[s, row : row + m, column : column + n], np.zeros((m, width), np.float32)
+    acc[:, :n] = tile
     a_value, a_exponent = np.empty((m, 16), np.float32), np.empty((m, 16), np.int16)
     raw, value, exponent = np.zeros((16, width), np.uint16), np.empty((16, width), np.float32), np.empty((16, width), np.int16)
     align, scale, total, before = np.empty(width, np.int16), np.empty(width, np.float32), np.empty(width, np.int32), np.empty(width, np.float32)
     for k in range(start, stop, 16):
         _decode(a[:, k : k + 16], a_value, a_exponent)
-        for j in range(n):
-            for i in range(16):
-                raw[i, j] = b[j, k + i]
+        _transpose(b[:, k : k + 16], raw)
         _decode(raw, value, exponent)
         for r in range(m):
             _largest(a_exponent[r], exponent, align)
@@ -74,11 +80,18 @@ def _chain(a, b, start, stop, out):
                 before[:] = acc[r]
             _totals(a_value[r], value, scale, total)
             _land(acc[r], scale, total)
-            if rest:
+            if rest:  # what the lanes outside held until here is arbitrary
                 for j in range(n):
                     if _outside(align[j]):
                         acc[r, j] = _exact(a[r, k : k + 16], b[j, k : k + 16], before[j])
-    out[:, :] = acc[:, :n]
+    tile[:, :] = acc[:, :n]
+
+
+@compiled
+def _transpose(x, to):
+    for j in range(len(x)):
+        for i in range(16):
+            to[i, j] = x[j, i]
 
 
 @compiled
@@ -165,8 +178,8 @@ def _exact(a, b, c):
     x = math.ldexp(np.float64(total), align - 25)
     nearest = np.float32(x)
     if abs(np.float64(nearest)) > abs(x) and abs(x) < 2.0**128:
-        return np.int32(np.float32(nearest).view(np.int32) - 1).view(np.float32)
-    return nearest + np.float32(0)
+        nearest = np.int32(np.float32(nearest).view(np.int32) - 1).view(np.float32)
+    return nearest + np.float32(0)  # -0, which the line above can make too, becomes +0
 
 
 @compiled
