@@ -1,0 +1,81 @@
+"""What differs between two goldens, array by array, in bits and ulps; and what one golden holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from goldens.files import GoldenError, read_npz
+from goldens.store import ROOT, Golden, load
+from references.arith.bits import NAN_DISTANCE, from_bits, ulp_distance
+
+ROWS = 8
+
+
+def stored(spec: str, root: Path = ROOT) -> dict[str, np.ndarray]:
+    """The arrays, as bits, of `KERNEL/CASE` or of an .npz file."""
+    return read_npz(Path(spec)) if spec.endswith(".npz") else by_spec(spec, root).arrays()
+
+
+def by_spec(spec: str, root: Path = ROOT) -> Golden:
+    kernel, _, case = spec.partition("/")
+    if not case or not (root / kernel).is_dir():
+        raise GoldenError(f"a golden is named KERNEL/CASE, got {spec!r}")
+    return load(kernel, case, root)
+
+
+def diff(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> list[str]:
+    """One line for each array that differs: `out.o: 3 of 512 elements changed, worst 1 ulp`."""
+    return [f"{key}: {_changed(old.get(key), new.get(key))}" for key in sorted({*old, *new}) if not _same(old.get(key), new.get(key))]
+
+
+def first_rows(old: np.ndarray, new: np.ndarray, limit: int = ROWS) -> Iterator[str]:
+    """The first differing elements of two arrays of one shape: index, old -> new in hex and value."""
+    for index in np.argwhere(old != new)[:limit]:
+        at = tuple(index)
+        yield f"  {list(map(int, at))}  {shown(old[at])} -> {shown(new[at])}"
+
+
+def shown(bits: np.generic) -> str:
+    """One element: `0x3f80 (1)`. Two bytes are taken for bf16, four for f32."""
+    hexed = f"0x{int(bits):0{2 * bits.itemsize}x}"
+    if bits.itemsize == 2:
+        return f"{hexed} ({from_bits(np.asarray(bits))[()]:.9g})"
+    return f"{hexed} ({bits.view(np.float32):.9g})" if bits.itemsize == 4 else hexed
+
+
+def describe(golden: Golden) -> Iterator[str]:
+    """A golden for reading: its sentence, what it guards against, every array with its first values."""
+    yield f"{golden.kernel}/{golden.case} (schedule version {golden.version}): {golden.why}"
+    if golden.guards:
+        yield f"guards against {', '.join(golden.guards)}"
+    dtypes = golden.entry()["dtypes"]
+    for key, dtype in dtypes.items():
+        if dtype is None:
+            yield f"{key}: unwritten"
+            continue
+        array = golden.arrays()[key]
+        values = ", ".join(shown(bits) if dtype != "int64" else str(bits) for bits in array.reshape(-1)[:ROWS])
+        yield f"{key}: {dtype}{list(array.shape) if array.ndim else ''} {values}{', ...' if array.size > ROWS else ''}"
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b)
+
+
+def _changed(old: np.ndarray | None, new: np.ndarray | None) -> str:
+    if old is None or new is None:
+        return "new" if old is None else "gone"
+    if old.shape != new.shape or old.dtype != new.dtype:
+        return f"{old.dtype}{list(old.shape)} -> {new.dtype}{list(new.shape)}"
+    count = f"{np.count_nonzero(old != new)} of {old.size} elements changed"
+    kind = {2: "bf16", 4: "f32"}.get(old.itemsize)
+    if kind is None:
+        return count
+    apart = np.abs(ulp_distance(new, old, kind)[old != new])
+    nans = np.count_nonzero(apart == NAN_DISTANCE)
+    finite = apart[apart != NAN_DISTANCE]
+    worst = f", worst {finite.max()} ulp" if finite.size else ""
+    return count + worst + (f", {nans} to or from NaN" if nans else "")

@@ -1,0 +1,107 @@
+"""Golden files: unsigned bit views in an .npz, a manifest beside them, both written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+SCHEMA = 1
+MANIFEST = "MANIFEST.json"
+LFS = b"version https://git-lfs"
+
+
+class GoldenError(ValueError):
+    """A golden that cannot be trusted or must not be written; the message says which and what to do."""
+
+
+def payload_sha256(arrays: Mapping[str, np.ndarray]) -> str:
+    """sha256 of names, dtypes, shapes and little-endian bytes: of what is stored, not of the container zlib makes of it."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        total.update(f"{name} {array.dtype.str} {list(array.shape)}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """A compressed .npz with its members in order of name and no time stamps."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{name: arrays[name] for name in sorted(arrays)})
+    return buffer.getvalue()
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a golden file. GoldenError where it is missing, a Git LFS pointer, or damaged."""
+    content = _content(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, TypeError, NotImplementedError) as error:
+        raise GoldenError(f"{path} is damaged or no golden ({len(content)} bytes: {error}): restore it with git checkout") from None
+
+
+def read_manifest(folder: Path) -> dict:
+    """MANIFEST.json of a kernel. GoldenError where it is missing, damaged, or of another schema."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(_content(path))
+    except json.JSONDecodeError as error:
+        raise GoldenError(f"{path} is damaged ({error}): restore it with git checkout") from None
+    if manifest.get("schema") != SCHEMA:
+        raise GoldenError(f"{path} has schema {manifest.get('schema')!r}, this code reads {SCHEMA}")
+    return manifest
+
+
+def manifest_bytes(manifest: dict) -> bytes:
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise GoldenError(f"{path} is missing: restore it with git checkout, or make it with python -m goldens regenerate") from None
+    if content.startswith(LFS):
+        raise GoldenError(f"{path} is a Git LFS pointer and not the golden itself: run git lfs pull")
+    return content
+
+
+def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write or replace files in the order given, so the manifest goes last; what was replaced is put back if one of them fails.
+
+    Each file appears whole, by temporary file and rename. A kill between two renames leaves a file ahead of its manifest: `verify`
+    names it, and running the same command again finishes the work.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    replaced: dict[str, bytes | None] = {}
+    try:
+        for name, content in files.items():
+            path = folder / name
+            before = path.read_bytes() if path.exists() else None
+            _replace(path, content)
+            replaced[name] = before
+    except BaseException:
+        for name, before in replaced.items():
+            if before is None:
+                (folder / name).unlink()
+            else:
+                _replace(folder / name, before)
+        raise
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

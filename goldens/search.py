@@ -1,0 +1,121 @@
+"""The search for inputs that show every mistake. Random inputs see a quarter of them; a few dozen kept slices see all.
+
+Along a kernel's independent size results do not influence each other, so a batch of candidates is emulated at once and only the slices
+that show something are kept. Together they are the inputs of the case `searched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from goldens.files import GoldenError
+from goldens.rows import size_along, take
+from goldens.store import SEARCHED, Golden
+from references.contract import Case, Kernel
+from references.contract.mistakes import Mistake, emulate_with, mistakes, moved
+from references.contract.signature import BITS
+
+SEEDS = 64
+VECTOR = 8  # bf16 elements of a 16-byte access
+
+
+@dataclass(frozen=True)
+class Found:
+    """inputs: the kept slices side by side, None where nothing had to be kept; shown, unseen: mistakes by key."""
+
+    inputs: dict[str, Any] | None
+    shown: tuple[str, ...]
+    unseen: tuple[str, ...]
+
+    @property
+    def case(self) -> Case:
+        why = f"slices found by search, which show {len(self.shown)} mistakes that no other case shows"
+        return Case(SEARCHED, why, lambda: self.inputs, self.shown)
+
+
+def unshown(kernel: Kernel, goldens: Iterable[Golden], more: Iterable[Mapping[str, Any]] = ()) -> dict[str, Mistake]:
+    """The mistakes that can be made on these goldens' inputs (and on `more`) and that move no golden's outputs, by key."""
+    small = sorted((golden for golden in goldens if not golden.large), key=_size)
+    possible = mistakes(kernel, [*(golden.inputs for golden in small), *more])
+    return {mistake.key: mistake for mistake in possible if not any(shows(kernel, golden, mistake) for golden in small)}
+
+
+def shows(kernel: Kernel, golden: Golden, mistake: Mistake) -> bool:
+    return moved(emulate_with(kernel, mistake, golden.inputs), golden.outputs)
+
+
+def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: Callable[[str], None] = print) -> Found:
+    """Go through pool(0), pool(1), ... until every mistake is shown that is not blind, keeping the slices that show new ones."""
+    first = kernel.pool(0)
+    unseen = unshown(kernel, (golden for golden in goldens if golden.case != SEARCHED), [first])
+    kept: list[dict[str, Any]] = []
+    shown: list[str] = []
+    for seed in range(seeds):
+        if not unseen.keys() - kernel.blind.keys():
+            break
+        inputs = kernel.pool(seed)
+        _assert_shared(kernel, first, inputs)
+        picked = fewest(showing(kernel, inputs, unseen.values()))
+        kept += [take(kernel.signature.inputs, inputs, kernel.independent, [position]) for position, _ in picked]
+        new = [key for _, keys in picked for key in keys]
+        shown += new
+        unseen = {key: mistake for key, mistake in unseen.items() if key not in new}
+        if new:
+            say(f"{kernel.name}: pool({seed}): {len(picked)} slices show {len(new)} more mistakes, {len(unseen.keys() - kernel.blind.keys())} left")
+    return Found(_joined(kernel, first, kept) if kept else None, tuple(shown), tuple(key for key in unseen if key not in kernel.blind))
+
+
+def showing(kernel: Kernel, inputs: Mapping[str, Any], planted: Iterable[Mistake]) -> dict[str, np.ndarray]:
+    """For each mistake, which slices along the independent size move under it: bool [size]."""
+    clean = kernel.outputs(inputs)
+    return {mistake.key: _moved_slices(kernel, emulate_with(kernel, mistake, inputs), clean, size_along(kernel, inputs)) for mistake in planted}
+
+
+def _moved_slices(kernel: Kernel, got: Mapping, want: Mapping, size: int) -> np.ndarray:
+    moves = np.zeros(size, bool)
+    for operand in kernel.signature.outputs:
+        a, b = got[operand.name], want[operand.name]
+        if a is not None and b is not None:
+            differ = a.view(BITS[a.itemsize]) != b.view(BITS[b.itemsize])
+            moves |= np.moveaxis(differ, operand.dims.index(kernel.independent), 0).reshape(size, -1).any(axis=1)
+    return moves
+
+
+def fewest(shown: Mapping[str, np.ndarray]) -> list[tuple[int, list[str]]]:
+    """Greedily, (position, mistakes it is kept for): the slice that shows most of what is left, the lowest among equals."""
+    left = {key: slices for key, slices in shown.items() if slices.any()}
+    picked = []
+    while left:
+        best = int(np.argmax(np.sum(list(left.values()), axis=0)))
+        keys = [key for key, slices in left.items() if slices[best]]
+        picked.append((best, keys))
+        left = {key: slices for key, slices in left.items() if key not in keys}
+    return picked
+
+
+def _joined(kernel: Kernel, first: Mapping[str, Any], kept: list[dict[str, Any]]) -> dict[str, Any]:
+    """Kept slices side by side. Where they are columns, some repeat to fill a vector, or the current form would take its scalar path."""
+    dim = kernel.independent
+    if any(operand.dims[-1] == dim for operand in kernel.signature.outputs):
+        kept = [*kept, *(kept[i % len(kept)] for i in range(-len(kept) % VECTOR))]
+    joined = dict(first)
+    for operand in kernel.signature.inputs:
+        if operand.is_array and dim in operand.dims:
+            joined[operand.name] = np.concatenate([one[operand.name] for one in kept], operand.dims.index(dim))
+    return joined
+
+
+def _assert_shared(kernel: Kernel, first: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Slices of different seeds lie side by side, so what they share must be the same for every seed."""
+    for operand in kernel.signature.inputs:
+        carried = operand.is_array and kernel.independent in operand.dims
+        if not carried and np.asarray(first[operand.name]).tobytes() != np.asarray(inputs[operand.name]).tobytes():
+            raise GoldenError(f"{kernel.name}: pool(seed) must give the same {operand.name} for every seed: it has no axis {kernel.independent}")
+
+
+def _size(golden: Golden) -> int:
+    return sum(np.size(value) for value in golden.inputs.values())

@@ -1,0 +1,65 @@
+"""Reading goldens with suspicion: manifest, files and cases() must agree, and the emulator must still give every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from goldens.files import MANIFEST, GoldenError, read_manifest
+from goldens.regenerate import changes
+from goldens.store import ROOT, SEARCHED, cases, load, make
+from references.contract import Kernel
+from references.contract.kernel import names
+
+NOT_KERNELS = {"hardware", "k3"}  # recorded device results, step fixtures
+
+
+def problems(kernel: Kernel, root: Path = ROOT, rebuild: bool = False) -> list[str]:
+    """What is wrong with a kernel's goldens, one line each; `rebuild` also emulates every case, large ones included."""
+    folder = root / kernel.name
+    try:
+        manifest = read_manifest(folder)
+    except GoldenError as error:
+        return [str(error)]
+    return [*_disagreements(kernel, folder, manifest), *_damage(kernel.name, manifest, root), *(_drift(kernel, manifest, root) if rebuild else ())]
+
+
+def strangers(root: Path = ROOT) -> list[str]:
+    """Folders that belong to no kernel."""
+    found = {path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))}
+    return [f"{root / name} belongs to no kernel of references/: remove it" for name in sorted(found - {*names()} - NOT_KERNELS)]
+
+
+def _disagreements(kernel: Kernel, folder: Path, manifest: dict) -> Iterator[str]:
+    todo = f"run python -m goldens regenerate {kernel.name}"
+    if manifest["version"] != kernel.version:
+        yield f"{kernel.name}: goldens of schedule version {manifest['version']}, references/{kernel.name}.py has {kernel.version}: {todo}"
+    wanted, listed = {case.name: case for case in kernel.cases()}, manifest["cases"]
+    for name in wanted.keys() - listed.keys():
+        yield f"{kernel.name}/{name}: no golden: {todo}"
+    for name in listed.keys() - wanted.keys() - {SEARCHED}:
+        yield f"{kernel.name}/{name}: an orphan, cases() has no such case: {todo}"
+    for name in wanted.keys() & listed.keys():
+        if (wanted[name].why, list(wanted[name].guards)) != (listed[name]["sentence"], listed[name]["guards"]):
+            yield f"{kernel.name}/{name}: its sentence or guards are not those of cases(): {todo}"
+    for path in sorted(folder.iterdir()):
+        if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in listed):
+            yield f"{path}: an orphan, {MANIFEST} does not name it: remove it"
+
+
+def _damage(kernel: str, manifest: dict, root: Path) -> Iterator[str]:
+    for name in manifest["cases"]:
+        try:
+            load(kernel, name, root)
+        except GoldenError as error:
+            yield str(error)
+
+
+def _drift(kernel: Kernel, manifest: dict, root: Path) -> Iterator[str]:
+    try:
+        for case in cases(kernel, root):
+            golden = make(kernel, case)
+            if case.name in manifest["cases"] and golden.entry()["sha256"] != manifest["cases"][case.name]["sha256"]:
+                yield f"{kernel.name}/{case.name}: emulator != golden: {'; '.join(changes(golden, root))}"
+    except GoldenError as error:
+        yield str(error)
