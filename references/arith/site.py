@@ -17,6 +17,7 @@ from typing import Any
 
 _active: Laboratory | None = None
 _TAG = re.compile(r"#\s*(S\d+\w*)")
+_WORD = re.compile(r"(\w+)(?:#\d+)?$")
 _HERE = __file__
 
 
@@ -37,6 +38,11 @@ def landing(word: Callable) -> Callable:
     """A site whose result is rounded to the storage type: recorded in goldens and compared on the device."""
     word.lands = True
     return site(word)
+
+
+def planted() -> bool:
+    """Whether a laboratory with faults is active: f32 may then reach a bf16 store, which lands it as the hardware would."""
+    return _active is not None and bool(_active.faults)
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,13 @@ class Laboratory:
         visit = Visit(self._name(word, sys._getframe(2)), word, args, kwargs, self._origin)
         self.reached.add(visit.name)
         fault = self.faults.get(visit.name)
-        if fault is None:
+        result = self._unwatched(fault, visit) if fault else None
+        if result is None:  # no fault here, or nothing for it to replace
             self._open.append(visit.name)
             try:
                 result = visit.run()
             finally:
                 self._open.pop()
-        else:
-            result = self._unwatched(fault, visit)
         self._produced[id(result)] = (result, visit)
         if self.watch is not None:
             self._unwatched(self.watch, visit, result)
@@ -122,9 +127,13 @@ class Laboratory:
             frame = frame.f_back
             if frame is None:
                 raise RuntimeError(f"{word.__name__} was called in a laboratory, but not from an emulate()")
-        inside = frame.f_code.co_filename == _HERE
-        base = self._open[-1] if inside else _tag(frame)
-        places.append(0 if inside else frame.f_lasti)
+        if frame.f_code.co_filename == _HERE:
+            base = self._open[-1]
+            outer = _WORD.search(base).group(1)
+            between = between[: between.index(outer)]  # from the open word's own body outwards
+        else:
+            base = _tag(frame)
+            places.append(frame.f_lasti)
         path = (base, *(name for name in reversed(between) if not name.startswith("<")), word.__name__)
         seen = self._ordinals.setdefault(path, {})
         number = seen.setdefault(tuple(places), len(seen) + 1)

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from references.arith.bits import as_bf16, as_f32
+from references.arith.bits import as_bf16, as_f32, bf
+from references.arith.site import planted
 from references.contract.case import Case
 from references.contract.signature import DTYPES, Signature
 
 ROOT = Path(__file__).resolve().parent.parent
+CANONICAL_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
 def schedule(signature: str, *, version: int, requires: tuple[str, ...] = ()) -> Callable:
@@ -74,7 +76,11 @@ def _store(operand, result, sizes):
         return None
     if result.shape != operand.shape(sizes):
         raise AssertionError(f"{operand.name}: emulated shape {result.shape}, signature says {operand.shape(sizes)}")
-    return as_bf16(result) if operand.dtype == "bf16" else np.ascontiguousarray(result, DTYPES[operand.dtype])
+    if operand.dtype == "bf16":
+        return as_bf16(bf.word(result) if planted() else result)
+    if operand.dtype == "f32":
+        result = np.where(np.isnan(result), CANONICAL_NAN, result)
+    return np.ascontiguousarray(result, DTYPES[operand.dtype])
 
 
 @dataclass(frozen=True)
