@@ -1,4 +1,4 @@
-"""python -m references list | run KERNEL in.npz -o out.npz | bench"""
+"""python -m references list | run KERNEL in.npz -o out.npz | probe | bench"""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ def bench(args: argparse.Namespace) -> int:
     return bench.main(args.rest)
 
 
+def probe(args: argparse.Namespace) -> int:
+    from references.probe.__main__ import main as measure
+
+    return measure(args.rest)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m references", description="Emulate the kernels without a GPU.")
     commands = parser.add_subparsers(required=True)
@@ -63,11 +69,13 @@ def main(argv: list[str] | None = None) -> int:
     one.add_argument("inputs", type=Path, metavar="in.npz")
     one.add_argument("-o", "--output", type=Path, required=True, metavar="out.npz")
     one.set_defaults(call=run)
-    for name, call, about in (("bench", bench, "products/s of the tensor-core model"),):
-        more = commands.add_parser(name, help=about, add_help=False)
-        more.add_argument("rest", nargs=argparse.REMAINDER)
+    for call, about in ((probe, "measure this GPU's arithmetic and hold the emulator to it"), (bench, "products/s of the tensor-core model")):
+        more = commands.add_parser(call.__name__, help=about, add_help=False)
         more.set_defaults(call=call)
-    args = parser.parse_args(argv)
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.call not in (probe, bench):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
     try:
         return args.call(args) or 0
     except (ValueError, OSError) as error:

@@ -65,12 +65,6 @@ def half_away(visit: Visit) -> np.ndarray:
     return np.where(tie & np.isfinite(landed), outward, landed)
 
 
-@fault(hmul)
-def through_f32(visit: Visit) -> np.ndarray:
-    """the bf16 product is rounded to f32 first and then to bf16"""
-    return bf(mul(*visit.args))
-
-
 def _exact(visit: Visit) -> np.ndarray:
     """What a landing rounds, in f64: exact for every landing here but sums of operands more than 2^45 apart, whose f64 is no tie."""
     a, *b = (np.asarray(x, np.float64) for x in visit.args)

@@ -1,0 +1,101 @@
+"""python -m references probe: measure this GPU's arithmetic and hold the emulator to it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from references.probe import tensor_core, units
+from references.probe.device import Device
+
+HARDWARE = Path(__file__).resolve().parents[2] / "goldens" / "hardware"
+
+
+def probe_tables(device: Device) -> dict[str, int]:
+    measured = units.tables(device)
+    moved = {name: int(np.count_nonzero(bits != units.shipped(name))) for name, bits in measured.items()}
+    for name, count in moved.items():
+        print(f"table {name:6} {measured[name].size:>10,} entries measured, {count} differ from the shipped table")
+    return moved
+
+
+def probe_units(device: Device, threads: int) -> dict[str, int]:
+    wrong = {}
+    for name in units.FUNCTIONS:
+        start = time.perf_counter()
+        wrong[name], first = units.mismatches(device, name, threads)
+        witness = "" if first is None else f", first at 0x{first:08x}"
+        print(f"{name:17} 4,294,967,296 inputs, {wrong[name]} mismatches{witness}  ({time.perf_counter() - start:.1f} s)", flush=True)
+    return wrong
+
+
+def probe_tensor_core(device: Device, results: int, threads: int) -> dict[str, dict[str, int]]:
+    counts = {}
+    for regime in tensor_core.REGIMES:
+        compared, wrong = tensor_core.mismatches(device, regime, results // len(tensor_core.REGIMES) + 1, threads)
+        counts[regime] = {"compared": compared, "mismatches": wrong}
+        print(f"mma {regime:19} {compared:>12,} results, {wrong} mismatches", flush=True)
+    print(f"mma {'total':19} {sum(c['compared'] for c in counts.values()):>12,} results, {sum(c['mismatches'] for c in counts.values())} mismatches")
+    return counts
+
+
+def probe_vendor(device: Device) -> list[tensor_core.Vendor]:
+    found = list(tensor_core.vendor(device))
+    print("vendor GEMM, bf16 x bf16: the split of k whose f32 partials, added in order, reproduce it")
+    print("('-': none of 1..8 equal parts does; '*': the bf16 output is not the landed f32 output)")
+    rows = sorted({one.m for one in found})
+    print(f"{'projection':20} {'n':>6} {'k':>6}  " + "".join(f"{f'm={m}':>7}" for m in rows))
+    for name, (n, k) in tensor_core.PROJECTIONS.items():
+        cells = [f"{one.split or '-'}{'' if one.lands else '*'}" for one in found if one.name == name]
+        print(f"{name:20} {n:>6} {k:>6}  " + "".join(f"{cell:>7}" for cell in cells))
+    return found
+
+
+def record(device: Device, summary: dict, found: list[tensor_core.Vendor]) -> None:
+    """Write goldens/hardware/<arch>/: samples that CPU tests hold the emulator to, and probe.json last."""
+    folder = HARDWARE / device.arch
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = [one for one in found if one.split and one.m in (1, 16, 128, 1024) and one.k <= 7168][:16]
+    vendor = {f"{i}.{key}": value.view(f"u{value.itemsize}")[..., :8] if key in ("f32", "bf16") else value.view("u2")[:8]
+              for i, one in enumerate(kept) for key, value in one.slices.items()}
+    vendor["splits"] = np.array([one.split for one in kept], np.uint8)
+    files = {"probe_units.npz": units.samples(device), "probe_mma.npz": tensor_core.samples(device), "probe_vendor.npz": vendor}
+    for name, arrays in files.items():
+        partial = folder / (name + ".partial")
+        with open(partial, "wb") as file:
+            np.savez_compressed(file, **arrays)
+        partial.replace(folder / name)
+        summary.setdefault("sha256", {})[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "probe.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"recorded {', '.join(files)} and probe.json in {folder}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m references probe", description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write goldens/hardware/<arch>/")
+    parser.add_argument("--results", type=int, default=1 << 27, help="tensor-core results to compare (default 2^27)")
+    args = parser.parse_args(argv)
+    threads = os.cpu_count() or 1
+    device = Device()
+    summary: dict = device.describe()
+    print(", ".join(f"{key} {value}" for key, value in summary.items()))
+    summary["table_entries_moved"] = probe_tables(device)
+    summary["mismatches_of_2^32"] = probe_units(device, threads)
+    summary["mma"] = probe_tensor_core(device, args.results, threads)
+    found = probe_vendor(device)
+    summary["vendor"] = [{key: value for key, value in vars(one).items() if key != "slices"} for one in found]
+    if args.record:
+        record(device, summary, found)
+    wrong = sum(summary["table_entries_moved"].values()) + sum(summary["mismatches_of_2^32"].values())
+    return 1 if wrong + sum(one["mismatches"] for one in summary["mma"].values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
