@@ -1,0 +1,168 @@
+"""Time current and retired forms against a device copy of the same bytes: python -m kernels_cuda bench [KERNEL ...]
+
+A kernel module names what is timed: `BENCH = ({"m": 16896, "n": 6144}, ...)`, each with all sizes and scalar arguments.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from kernels_cuda import build
+from kernels_cuda.buffers import Buffer
+from kernels_cuda.launch import FORMS, arguments, call
+from references.contract.kernel import Kernel
+
+SAMPLES = 40
+CACHES = 4  # the inputs of one round fill the L2 this many times over, so no launch finds its own there
+ROUND_BYTES = 4 << 30  # moved between two events: about a millisecond, against which a launch is nothing
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; times in us a launch. `same` says that both forms gave the same bits."""
+
+    kernel: str
+    shape: str
+    bytes: int
+    times: Mapping[str, float]
+    copy: float
+    same: bool
+
+    @property
+    def fraction(self) -> float:
+        return self.copy / self.times["current"]
+
+    def __str__(self) -> str:
+        retired, current = self.times["retired"], self.times["current"]
+        numbers = f"{self.bytes / 1e6:9.1f} {retired:10.1f} {current:10.1f} {retired / current:6.2f} {self.copy:9.1f} {self.fraction:8.1%}"
+        return f"{self.kernel:16} {self.shape:44} {numbers}  {'same bits' if self.same else 'BITS DIFFER'}"
+
+
+HEADER = f"{'kernel':16} {'shape':44} {'MB':>9} {'retired us':>10} {'current us':>10} {'ratio':>6} {'copy us':>9} {'of copy':>8}"
+
+
+class InputSet:
+    """Random inputs and the outputs of one launch, on the device."""
+
+    def __init__(self, kernel: Kernel, values: Mapping[str, Any]):
+        signature = kernel.signature
+        self.kernel, self.values = kernel, values
+        self.inputs = {o.name: _random(Buffer(o, o.shape(values), guard_bytes=0)) for o in signature.inputs if o.is_array}
+        self.outputs = {o.name: Buffer(o, o.shape(values), guard_bytes=0) for o in signature.outputs}
+
+    @property
+    def bytes(self) -> int:
+        """Each input read once, each output written once."""
+        return sum(b.body.numel() * b.dtype.itemsize for b in (*self.inputs.values(), *self.outputs.values()))
+
+    def launcher(self, library, form: str) -> Callable[[], None]:
+        import torch
+
+        def launch() -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            signature = self.kernel.signature
+            call(library, self.kernel.name, signature, arguments(signature, self.inputs | self.outputs, self.values, self.values, form, stream))
+
+        return launch
+
+    def results(self, library, form: str) -> list:
+        for buffer in self.outputs.values():
+            buffer.poison()
+        self.launcher(library, form)()
+        return [buffer.raw.clone() for buffer in self.outputs.values()]
+
+
+def _random(buffer: Buffer) -> Buffer:
+    """Bell-shaped floats, any bits for integers."""
+    import torch
+
+    floats = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+    if buffer.dtype.name in floats:
+        drawn = torch.randn(buffer.shape, device="cuda").to(floats[buffer.dtype.name]).view(buffer.raw.dtype)
+    else:
+        drawn = torch.randint(0, 128, buffer.shape, device="cuda").to(buffer.raw.dtype)
+    buffer.body.copy_(drawn)
+    return buffer
+
+
+def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
+    """Time one shape: every round goes through enough input sets to leave the L2 behind, and the three things timed take turns."""
+    import torch
+
+    first = InputSet(kernel, check(kernel, values))
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
+    same = all(torch.equal(a, b) for a, b in zip(*(first.results(library, form) for form in FORMS), strict=True))
+    halves = [torch.randint(0, 128, (2, first.bytes // 2), dtype=torch.uint8, device="cuda") for _ in sets]
+    rounds = {form: [one.launcher(library, form) for one in sets] for form in FORMS}
+    rounds["copy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in halves]
+    launches = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
+    medians = timed({name: capture(work, launches) for name, work in rounds.items()}, launches)
+    shape = " ".join(f"{name}={value}" for name, value in values.items())
+    return Row(kernel.name, shape, first.bytes, {form: medians[form] for form in FORMS}, medians["copy"], same)
+
+
+def check(kernel: Kernel, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A BENCH entry must give every size and scalar of the signature. ValueError names what is missing."""
+    signature = kernel.signature
+    wanted = (*(o.name for o in signature.inputs if not o.is_array), *signature.dims)
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise ValueError(f"BENCH of {kernel.name} must give {', '.join(missing)}, got {dict(values)}")
+    return values
+
+
+def capture(work: list[Callable], launches: int):
+    """A CUDA graph of that many launches, over the sets in turn: replays have no gaps between launches."""
+    import torch
+
+    for one in work:  # warm-up: modules load and attributes are set outside the capture
+        one()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        for i in range(launches):
+            work[i % len(work)]()
+    return graph
+
+
+def timed(graphs: Mapping[str, Any], launches: int) -> dict[str, float]:
+    """Median us a launch of each graph."""
+    import torch
+
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(SAMPLES + 3):
+        for name, graph in graphs.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            if turn >= 3:  # the first turns warm the clocks
+                samples[name].append(begin.elapsed_time(end) * 1e3 / launches)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def main(names: list[str], floor: float = 0.0) -> int:
+    """Print the table. 1 where forms differ in bits or the current form stays under `floor` of the copy rate."""
+    import torch
+
+    chosen = [Kernel.load(name) for name in names or build.names()]
+    build.build_all(build.Plan(kernel.name, (), build.toolchain()) for kernel in chosen)
+    print(f"{torch.cuda.get_device_name()}, median of {SAMPLES}, inputs rotated through {CACHES} times the L2\n{HEADER}")
+    failed = []
+    for kernel in chosen:
+        shapes = getattr(kernel.module, "BENCH", ())
+        if not shapes:
+            print(f"{kernel.name:16} not timed: references/{kernel.name}.py has no BENCH")
+        for values in shapes:
+            row = measure(kernel, build.load(kernel.name), values)
+            torch.cuda.empty_cache()
+            print(row, flush=True)
+            if not row.same or row.fraction < floor:
+                failed.append(row)
+    return 1 if failed else 0

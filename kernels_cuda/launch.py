@@ -1,0 +1,173 @@
+"""Launch a kernel on NumPy inputs and hand back its outputs, with everything around them checked.
+
+The argument list follows from the signature: inputs, outputs, sizes, row strides, form, stream. torch is used for device memory only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kernels_cuda.buffers import GUARD_BYTES, LAYOUTS, Buffer, MemoryFault, layouts_of
+from references.contract.kernel import Kernel
+from references.contract.signature import Operand, Signature
+
+__all__ = ["FORMS", "LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "launch", "layouts_of", "prepare"]
+
+FORMS = ("current", "retired")
+TAGS = 16  # landings a TRACE build has room for: `traced` of common.cuh
+_SCALARS = {"int": lambda value: ctypes.c_int64(int(value)), "f32": lambda value: ctypes.c_float(float(value))}
+_lost: list[str] = []  # why the device is lost, once it is
+
+
+class CudaError(RuntimeError):
+    """The runtime refused or failed a launch; the device is usable."""
+
+
+class DeviceLost(CudaError):
+    """A sticky error: nothing more can run on the GPU in this process."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """outputs: by name, None where the kernel wrote nothing; landings: of a TRACE build, by the number of the schedule tag."""
+
+    outputs: dict[str, np.ndarray | None]
+    landings: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+def argument_names(signature: Signature) -> tuple[str, ...]:
+    """The launcher's parameters, in order."""
+    operands = (operand.name for operand in (*signature.inputs, *signature.outputs))
+    return (*operands, *signature.dims, *signature.strides, "form", "stream")
+
+
+def arguments(signature: Signature, buffers: Mapping[str, Any], values: Mapping[str, Any], sizes: Mapping[str, int], form: str, stream: int) -> list:
+    """The launcher's arguments as ctypes values; a buffer has a `pointer` and a `pitch` (elements from row to row)."""
+    operands = (*signature.inputs, *signature.outputs)
+    return [
+        *(ctypes.c_void_p(buffers[o.name].pointer) if o.is_array else _SCALARS[o.dtype](values[o.name]) for o in operands),
+        *(ctypes.c_int64(sizes[dim]) for dim in signature.dims),
+        *(ctypes.c_int64(buffers[o.name].pitch) for o in operands if o.stride),
+        ctypes.c_int(FORMS.index(form)),
+        ctypes.c_void_p(stream),
+    ]
+
+
+def call(library: ctypes.CDLL, name: str, signature: Signature, args: list) -> None:
+    """Call a launcher. Its -k is a ValueError naming argument k, a cudaError_t is a CudaError."""
+    try:
+        launcher = getattr(library, name)
+    except AttributeError:
+        raise ValueError(f'{name}.cu must export extern "C" int {name}(...)') from None
+    launcher.restype = ctypes.c_int
+    status = launcher(*args)
+    if status > 0:
+        raise CudaError(f"{name}: {error_text(library, status)}")
+    if status < 0:
+        names = argument_names(signature)
+        if -status > len(names):
+            raise RuntimeError(f"{name} returned {status}, but has {len(names)} arguments")
+        said = [f"{n} = {hex(a.value or 0) if isinstance(a, ctypes.c_void_p) else a.value}" for n, a in zip(names, args, strict=True)]
+        raise ValueError(f"{name} refuses argument {-status}: {said[-status - 1]} (called with {', '.join(said[:-1])})")
+
+
+def error_text(library: ctypes.CDLL, status: int) -> str:
+    """Name and sentence of a cudaError_t, from the runtime the library is linked to."""
+    texts = []
+    for function in ("cudaGetErrorName", "cudaGetErrorString"):
+        asked = getattr(library, function)
+        asked.restype, asked.argtypes = ctypes.c_char_p, [ctypes.c_int]
+        texts.append(asked(status).decode())
+    return f"{texts[0]} ({status}): {texts[1]}"
+
+
+class Prepared:
+    """A kernel with its inputs on the device, to be run any number of times in any form."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        library: ctypes.CDLL,
+        inputs: Mapping[str, Any],
+        layout: str = "aligned",
+        traced: Mapping[int, tuple[int, ...]] | None = None,
+        guard_bytes: int = GUARD_BYTES,
+    ):
+        if _lost:
+            raise DeviceLost(_lost[0])
+        self.kernel, self.library, self.values = kernel, library, dict(inputs)
+        self.sizes = kernel.signature.check(inputs)
+        arrays = [o for o in kernel.signature.inputs if o.is_array]
+        self.inputs = {o.name: Buffer(o, o.shape(self.sizes), layout, guard_bytes).upload(inputs[o.name]) for o in arrays}
+        self.outputs = {o.name: Buffer(o, o.shape(self.sizes), layout, guard_bytes) for o in kernel.signature.outputs}
+        if traced and not hasattr(library, "trace"):
+            raise ValueError(f"traced needs a library of {kernel.name} built with TRACE")
+        self.traced = {tag: Buffer(Operand(f"landing S{tag}", "bf16"), shape) for tag, shape in (traced or {}).items()}
+
+    def enqueue(self, form: str) -> None:
+        """Launch on the current stream; no check, no wait."""
+        import torch
+
+        if form not in self.kernel.forms:
+            raise ValueError(f"form must be one of {', '.join(self.kernel.forms)}, got {form!r}")
+        stream = torch.cuda.current_stream().cuda_stream
+        signature = self.kernel.signature
+        call(self.library, self.kernel.name, signature, arguments(signature, self.inputs | self.outputs, self.values, self.sizes, form, stream))
+
+    def run(self, form: str) -> Outcome:
+        """Launch on poisoned outputs, wait, check the memory around and hand back what was written."""
+        for buffer in (*self.outputs.values(), *self.traced.values()):
+            buffer.poison()
+        try:
+            self._trace()
+            self.enqueue(form)
+            synchronise(self.kernel.name)
+        except CudaError:
+            probe(self.kernel.name)
+            raise
+        for buffer in self.inputs.values():
+            buffer.check_unchanged()
+        outputs = {name: buffer.download() for name, buffer in self.outputs.items()}
+        return Outcome(outputs, {tag: buffer.landed() for tag, buffer in self.traced.items()})
+
+    def _trace(self):
+        """Name every tag's buffer, so that none of an earlier run is left in the library."""
+        for tag in range(TAGS) if hasattr(self.library, "trace") else ():
+            pointer = self.traced[tag].pointer if tag in self.traced else None
+            status = self.library.trace(tag, ctypes.c_void_p(pointer))
+            if status:
+                raise CudaError(f"{self.kernel.name}: trace({tag}): {error_text(self.library, status)}")
+
+
+prepare = Prepared
+
+
+def launch(kernel: Kernel, library: ctypes.CDLL, inputs: Mapping[str, Any], form: str, layout: str = "aligned", traced=None) -> Outcome:
+    """Run a kernel once. `traced` (TRACE builds) gives the shape of each landing by the number of its schedule tag."""
+    return Prepared(kernel, library, inputs, layout, traced).run(form)
+
+
+def synchronise(name: str) -> None:
+    """Wait for the device; what failed while a kernel ran is known only then."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        raise CudaError(f"{name}: {str(error).splitlines()[0]}") from error
+
+
+def probe(name: str) -> None:
+    """DeviceLost unless the device still computes."""
+    import torch
+
+    try:
+        torch.ones(2, device="cuda").sum().item()
+    except RuntimeError as error:
+        _lost.append(f"{name} left the GPU unusable for this process: {str(error).splitlines()[0]}")
+        raise DeviceLost(_lost[0]) from error
