@@ -28,7 +28,7 @@ __device__ __forceinline__ Bf16x8 load8(const bf16* p) {
 }
 __device__ __forceinline__ void store8(bf16* p, const Bf16x8& v) { *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v); }
 
-// Eight f32 in two 16-byte accesses, and streaming access: for what is touched once.
+// Eight f32 in two 16-byte accesses, first to leave the caches: for what is read once.
 struct alignas(16) F32x8 {
   float at[8];
 };
@@ -38,10 +38,19 @@ __device__ __forceinline__ F32x8 stream_load8(const float* p) {
   reinterpret_cast<float4*>(&v)[1] = __ldcs(reinterpret_cast<const float4*>(p) + 1);
   return v;
 }
-__device__ __forceinline__ void stream_store8(bf16* p, const Bf16x8& v) { __stcs(reinterpret_cast<uint4*>(p), *reinterpret_cast<const uint4*>(&v)); }
 
 static inline bool aligned16(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks that the device holds at once: the grid of a kernel that walks its work.
+template <class... Arguments>
+static int64_t resident_blocks(void (*kernel)(Arguments...), int threads) {
+  int device = 0, processors = 0, blocks = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+  return (int64_t)processors * blocks;
+}
 
 // Launchers return 0, a cudaError_t, or minus the 1-based position of the argument that is wrong.
 #define REQUIRE(position, condition) \
