@@ -17,14 +17,23 @@ _ELEMENTS = 1 << 21  # inputs of one block: a few intermediates of it stay near 
 
 
 def take(operands: Iterable[Operand], values: Mapping[str, Any], dim: str, positions) -> dict[str, Any]:
-    """The slices `positions` (an index array or a slice) along `dim` of every operand that has it; the others as they are."""
-    return {operand.name: _take(operand, values[operand.name], dim, positions) for operand in operands}
+    """The slices `positions` (an index array or a slice) along `dim` of every operand that has it; the others as they are.
+
+    An operand of which `dim` columns are used is cut to those first, and the argument that says where they start becomes 0.
+    """
+    taken: dict[str, Any] = {}
+    for operand in operands:
+        value = values[operand.name]
+        if operand.window and operand.window[1] == dim:
+            start = operand.window[0]
+            value, taken[start] = value[..., values[start] :], 0
+        taken.setdefault(operand.name, _take(operand, value, dim, positions))
+    return taken
 
 
 def _take(operand: Operand, value: Any, dim: str, positions) -> Any:
-    if value is None or not operand.is_array or dim not in operand.dims:
-        return value
-    return value[(slice(None),) * operand.dims.index(dim) + (positions,)]
+    axis = operand.axis(dim)
+    return value if value is None or axis is None else value[(slice(None),) * axis + (positions,)]
 
 
 def size_along(kernel: Kernel, inputs: Mapping[str, Any]) -> int:
@@ -42,7 +51,7 @@ def emulate_in_slices(kernel: Kernel, inputs: Mapping[str, Any]) -> dict[str, np
     """The outputs of a large case, block by block along the independent dimension, on every core this process may use."""
     sizes = kernel.signature.check(inputs)
     size, dim = sizes[kernel.independent], kernel.independent
-    carried = sum(inputs[o.name].size for o in kernel.signature.inputs if o.is_array and dim in o.dims)
+    carried = sum(inputs[o.name].size for o in kernel.signature.inputs if o.axis(dim) is not None)
     step = max(8, _ELEMENTS * size // max(1, carried))
     outputs = {o.name: np.empty(o.shape(sizes), DTYPES[o.dtype]) for o in kernel.signature.outputs}
     unwritten = set()

@@ -37,15 +37,25 @@ class Found:
         return Case(SEARCHED, why, lambda: self.inputs, self.shown)
 
 
+def possible(kernel: Kernel, goldens: Iterable[Golden], more: Iterable[Mapping[str, Any]] = ()) -> dict[str, Mistake]:
+    """Every mistake that can be made on the inputs of these goldens' small cases, and on `more`, by key."""
+    return {mistake.key: mistake for mistake in mistakes(kernel, [*(golden.inputs for golden in smallest_first(goldens)), *more])}
+
+
 def unshown(kernel: Kernel, goldens: Iterable[Golden], more: Iterable[Mapping[str, Any]] = ()) -> dict[str, Mistake]:
-    """The mistakes that can be made on these goldens' inputs (and on `more`) and that move no golden's outputs, by key."""
-    small = sorted((golden for golden in goldens if not golden.large), key=_size)
-    possible = mistakes(kernel, [*(golden.inputs for golden in small), *more])
-    return {mistake.key: mistake for mistake in possible if not any(shows(kernel, golden, mistake) for golden in small)}
+    """Those that move the outputs of none of the goldens."""
+    small = smallest_first(goldens)
+    found = possible(kernel, small, more)
+    return {key: mistake for key, mistake in found.items() if not any(shows(kernel, golden, mistake) for golden in small)}
 
 
 def shows(kernel: Kernel, golden: Golden, mistake: Mistake) -> bool:
     return moved(emulate_with(kernel, mistake, golden.inputs), golden.outputs)
+
+
+def smallest_first(goldens: Iterable[Golden]) -> list[Golden]:
+    """The small cases, the fastest to emulate first."""
+    return sorted((golden for golden in goldens if not golden.large), key=lambda golden: sum(map(np.size, golden.inputs.values())))
 
 
 def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: Callable[[str], None] = print) -> Found:
@@ -66,7 +76,7 @@ def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: C
         unseen = {key: mistake for key, mistake in unseen.items() if key not in new}
         if new:
             say(f"{kernel.name}: pool({seed}): {len(picked)} slices show {len(new)} more mistakes, {len(unseen.keys() - kernel.blind.keys())} left")
-    return Found(_joined(kernel, first, kept) if kept else None, tuple(shown), tuple(key for key in unseen if key not in kernel.blind))
+    return Found(_joined(kernel, kept) if kept else None, tuple(shown), tuple(key for key in unseen if key not in kernel.blind))
 
 
 def showing(kernel: Kernel, inputs: Mapping[str, Any], planted: Iterable[Mistake]) -> dict[str, np.ndarray]:
@@ -97,25 +107,21 @@ def fewest(shown: Mapping[str, np.ndarray]) -> list[tuple[int, list[str]]]:
     return picked
 
 
-def _joined(kernel: Kernel, first: Mapping[str, Any], kept: list[dict[str, Any]]) -> dict[str, Any]:
+def _joined(kernel: Kernel, kept: list[dict[str, Any]]) -> dict[str, Any]:
     """Kept slices side by side. Where they are columns, some repeat to fill a vector, or the current form would take its scalar path."""
     dim = kernel.independent
     if any(operand.dims[-1] == dim for operand in kernel.signature.outputs):
         kept = [*kept, *(kept[i % len(kept)] for i in range(-len(kept) % VECTOR))]
-    joined = dict(first)
+    joined = dict(kept[0])
     for operand in kernel.signature.inputs:
-        if operand.is_array and dim in operand.dims:
-            joined[operand.name] = np.concatenate([one[operand.name] for one in kept], operand.dims.index(dim))
+        if operand.axis(dim) is not None:
+            joined[operand.name] = np.concatenate([one[operand.name] for one in kept], operand.axis(dim))
     return joined
 
 
 def _assert_shared(kernel: Kernel, first: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
     """Slices of different seeds lie side by side, so what they share must be the same for every seed."""
     for operand in kernel.signature.inputs:
-        carried = operand.is_array and kernel.independent in operand.dims
-        if not carried and np.asarray(first[operand.name]).tobytes() != np.asarray(inputs[operand.name]).tobytes():
+        if operand.axis(kernel.independent) is None and np.asarray(first[operand.name]).tobytes() != np.asarray(inputs[operand.name]).tobytes():
             raise GoldenError(f"{kernel.name}: pool(seed) must give the same {operand.name} for every seed: it has no axis {kernel.independent}")
 
-
-def _size(golden: Golden) -> int:
-    return sum(np.size(value) for value in golden.inputs.values())

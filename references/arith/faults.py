@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from references.arith.bits import add, asc, bf, div, fma, hadd, hmul, mul, sqrt, sub, zero
+from references.arith.bits import add, asc, bf, div, fma, hadd, hmul, join, mul, select, sqrt, sub, zero
 from references.arith.libdevice import exp, exp_fast, rsqrt, sigmoid, tanh
 from references.arith.mufu import rcp_approx
 from references.arith.reduce import chain, down, lanes, tree
@@ -229,3 +229,32 @@ def reversed_lanes(visit: Visit) -> np.ndarray:
     padded[..., : x.shape[-1]] = x
     columns = padded.reshape(*x.shape[:-1], width // threads, threads)
     return chain(columns[..., ::-1, :], axis=-2)
+
+
+# Data movement
+
+
+@fault(select)
+def early(visit: Visit) -> np.ndarray:
+    """every entry is taken one place early"""
+    return _entries(visit, -1)
+
+
+@fault(select)
+def late(visit: Visit) -> np.ndarray:
+    """every entry is taken one place late"""
+    return _entries(visit, +1)
+
+
+def _entries(visit: Visit, step: int) -> np.ndarray:
+    x, index = visit.args
+    axis = visit.kwargs.get("axis", 0)
+    return np.take(x, np.clip(np.asarray(index) + step, 0, np.shape(x)[axis] - 1), axis)
+
+
+@fault(join)
+def reversed_first(visit: Visit) -> np.ndarray:
+    """the first of the joined arrays is read back to front"""
+    first, *rest = visit.args[0]
+    axis = visit.kwargs.get("axis", 0)
+    return np.concatenate([np.flip(first, axis), *rest], axis)

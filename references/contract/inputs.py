@@ -69,3 +69,9 @@ def values(numbers, dtype: np.dtype = BF16) -> np.ndarray:
     if not np.array_equal(held.astype(np.float64), wanted, equal_nan=True):
         raise ValueError(f"numbers must be representable in {dtype.name}, got {numbers!r}")
     return held
+
+
+def near_ties(x: np.ndarray, within: int) -> np.ndarray:
+    """Where an f32 lies at most `within` f32 steps from the midpoint of two bf16 neighbours: there a last bit decides the landing."""
+    below = (x.view(np.uint32) & np.uint32(0xFFFF)).astype(np.int64) - 0x8000
+    return np.flatnonzero(np.isfinite(x) & (np.abs(below) <= within))

@@ -1,7 +1,8 @@
 """The signature of a kernel, one line: `x: bf16[m@ldx, n], gamma: bf16[n], eps: f32 -> o: bf16[m, n]`.
 
 It is read by everything that handles a kernel's operands: the emulator's checks, the goldens, the CUDA launcher's argument list.
-`m@ldx` says that rows may lie `ldx` elements apart; every other axis is packed.
+`m@ldx` says that rows may lie `ldx` elements apart; every other axis is packed. `p: f32[b, nt:off+inner]` says that of the last axis only
+the `inner` columns from argument `off` on are used, so that p too can be cut along `inner`.
 """
 
 from __future__ import annotations
@@ -22,16 +23,30 @@ _OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\])?$")
 
 @dataclass(frozen=True)
 class Operand:
-    """One argument or result. `dims` is None for a scalar; `stride` names the row stride where rows need not be packed."""
+    """One argument or result.
+
+    dims:   the names of the axes, None for a scalar
+    stride: the name of the row stride where rows need not be packed
+    window: of the last axis, the argument that says where its used columns start, and the size that says how many they are
+    """
 
     name: str
     dtype: str
     dims: tuple[str, ...] | None = None
     stride: str | None = None
+    window: tuple[str, str] | None = None
 
     @property
     def is_array(self) -> bool:
         return self.dims is not None
+
+    def axis(self, dim: str) -> int | None:
+        """The axis that `dim` is the size of, or of whose columns it counts the used ones; None where there is none."""
+        if not self.is_array:
+            return None
+        if self.window and self.window[1] == dim:
+            return len(self.dims) - 1
+        return self.dims.index(dim) if dim in self.dims else None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(int(dim) if dim.isdigit() else sizes[dim] for dim in self.dims)
@@ -105,5 +120,6 @@ def _operand(text: str) -> Operand:
     name, dtype, dims = found.groups()
     if dims is None:
         return Operand(name, dtype)
-    strides = re.findall(r"@(\w+)", dims)
-    return Operand(name, dtype, tuple(re.sub(r"@\w+", "", dim).strip() for dim in dims.split(",")), strides[0] if strides else None)
+    strides, windows = re.findall(r"@(\w+)", dims), re.findall(r":(\w+)\+(\w+)$", dims)
+    named = tuple(re.sub(r"@\w+|:\w+\+\w+", "", dim).strip() for dim in dims.split(","))
+    return Operand(name, dtype, named, strides[0] if strides else None, windows[0] if windows else None)
