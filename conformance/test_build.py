@@ -193,10 +193,32 @@ def test_absent_nvcc_is_explained(tmp_path):
         toolchain.nvcc_version(tmp_path / "nvcc")
 
 
-def test_nvcc_of_cuda_home_comes_first(tmp_path):
+def toolkit(folder):
+    for name in ("bin/nvcc", "include/cuda_runtime.h"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch(mode=0o755)
+    return folder
+
+
+def test_toolkit_of_cuda_home_comes_first(tmp_path):
+    named, on_path = toolkit(tmp_path / "named"), toolkit(tmp_path / "other")
+    environment = {"PATH": str(on_path / "bin")}
+    assert toolchain.cuda_home(environment) == on_path
+    assert toolchain.cuda_home(environment | {"CUDA_HOME": str(named)}) == named
+
+
+def test_absent_toolkit_is_explained(tmp_path):
+    with pytest.raises(BuildError, match=rf"no CUDA toolkit .* in {tmp_path}: install the CUDA toolkit, or set CUDA_HOME"):
+        toolchain.cuda_home({"CUDA_HOME": str(tmp_path)})
+
+
+def test_script_named_nvcc_is_no_toolkit(tmp_path):
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/nvcc").touch()
-    assert toolchain.find_nvcc({"CUDA_HOME": str(tmp_path), "PATH": ""}) == tmp_path / "bin/nvcc"
+    (tmp_path / "bin/nvcc").touch(mode=0o755)
+    try:
+        assert toolchain.cuda_home({"PATH": str(tmp_path / "bin")}) != tmp_path
+    except BuildError as error:
+        assert str(tmp_path) in str(error)
 
 
 def test_unknown_kernel_is_refused(plan, capsys):

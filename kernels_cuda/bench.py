@@ -8,13 +8,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from kernels_cuda import build
 from kernels_cuda.buffers import Buffer
 from kernels_cuda.launch import FORMS, arguments, call
 from references.contract.kernel import Kernel
+from references.contract.signature import DTYPES, Operand
 
 SAMPLES = 40
 CACHES = 4  # the inputs of one round fill the L2 this many times over, so no launch finds its own there
@@ -56,8 +57,13 @@ class InputSet:
 
     @property
     def bytes(self) -> int:
-        """Each input read once, each output written once."""
-        return sum(b.body.numel() * b.dtype.itemsize for b in (*self.inputs.values(), *self.outputs.values()))
+        """Each input read once, of a wide one the columns that are used; each output written once."""
+        return sum(self._bytes(operand) for operand in (*self.kernel.signature.inputs, *self.kernel.signature.outputs) if operand.is_array)
+
+    def _bytes(self, operand: Operand) -> int:
+        shape = operand.shape(self.values)
+        columns = self.values[operand.window[1]] if operand.window else shape[-1]
+        return prod(shape[:-1]) * columns * DTYPES[operand.dtype].itemsize
 
     def launcher(self, library, form: str) -> Callable[[], None]:
         import torch

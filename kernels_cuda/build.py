@@ -100,7 +100,7 @@ def planted(name: str, sources: Path = SOURCES) -> dict[int, str]:
     while unread:
         text = unread.pop().read_text()
         unread += [sources / header for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
-        found |= {int(k): key for k, key in re.findall(r"MISTAKE (\d+) = (\S+)", text)}
+        found |= {int(k): key for k, key in re.findall(r"MISTAKE (\d+) = ([\w.#]+:\w+)", text)}
     return dict(sorted(found.items()))
 
 

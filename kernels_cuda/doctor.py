@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from kernels_cuda import toolchain
 from kernels_cuda.build import cache_root
@@ -35,11 +34,10 @@ def checks() -> Iterator[Check]:
     yield _tried("torch", lambda: "{0.__version__}, CUDA {0.version.cuda}".format(toolchain.require_torch()))
     yield _package("filelock", needed=True)
     yield _tried("ninja", lambda: toolchain.require_ninja() or shutil.which("ninja"))
-    compiler = os.environ.get("CXX", "c++")
-    yield Check("host compiler", shutil.which(compiler) is not None, _first_line([compiler, "--version"]))
-    yield from _toolkit()
+    yield _tried("host compiler", _host_compiler)
+    yield _tried("nvcc", _toolkit)
     yield _tried("GPU", _gpu)
-    yield Check("driver", None, _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]))
+    yield Check("driver", None, driver())
     yield Check("sanitizer", None, shutil.which("compute-sanitizer") or "compute-sanitizer is not on the PATH")
     yield _cache()
 
@@ -58,6 +56,11 @@ def _package(name, needed):
         return Check(name, False if needed else None, f"not installed: pip install {name}")
 
 
+def driver() -> str:
+    """The version of the NVIDIA driver, or why it is not known."""
+    return _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+
+
 def _first_line(command):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -67,29 +70,23 @@ def _first_line(command):
 
 
 def _toolkit():
-    """The nvcc that torch will use, and whether it is of the CUDA version that torch was built for."""
+    """The nvcc of the toolkit, and whether it is of the CUDA version that torch was built for."""
+    nvcc = toolchain.find_nvcc()
+    release = toolchain.nvcc_version(nvcc).split("release ")[-1].split(",")[0]
     try:
-        torch = toolchain.require_torch()
-        from torch.utils.cpp_extension import CUDA_HOME
-
-        nvcc = Path(CUDA_HOME, "bin/nvcc") if CUDA_HOME else toolchain.find_nvcc()
-        wanted = torch.version.cuda
+        wanted = toolchain.require_torch().version.cuda
     except BuildError:
-        wanted = None
-        try:
-            nvcc = toolchain.find_nvcc()
-        except BuildError as error:
-            yield Check("nvcc", False, str(error))
-            return
-    version = _tried("nvcc", lambda: toolchain.nvcc_version(nvcc))
-    if not version.ok:
-        yield version
-        return
-    release = version.text.split("release ")[-1].split(",")[0]
-    same = wanted is None or release.split(".")[0] == wanted.split(".")[0]
-    mismatch = "" if same else f", but torch was built for CUDA {wanted}: use a toolkit of that major version"
-    yield Check("nvcc", same, f"{release} at {nvcc}{mismatch}")
-    yield Check("CUDA_HOME", None, os.environ.get("CUDA_HOME", "not set, found by torch"))
+        return f"{release} at {nvcc}"
+    if release.split(".")[0] != wanted.split(".")[0]:
+        raise BuildError(f"{release} at {nvcc}, but torch was built for CUDA {wanted}: use a toolkit of that major version")
+    return f"{release} at {nvcc}, torch's is {wanted}"
+
+
+def _host_compiler():
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        raise BuildError(f"{compiler} is not on the PATH: install g++, or set CXX")
+    return _first_line([compiler, "--version"])
 
 
 def _gpu():

@@ -67,14 +67,23 @@ def nvcc_version(nvcc: str | Path) -> str:
         raise BuildError(f"nvcc does not run ({error}): {NO_NVCC}") from error
 
 
-def find_nvcc(environment: Mapping[str, str] = os.environ) -> Path:
-    """nvcc for use without torch: of CUDA_HOME, else on the PATH, else where the toolkit installs it."""
-    home = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
+def cuda_home(environment: Mapping[str, str] = os.environ) -> Path:
+    """The toolkit: CUDA_HOME if it is set, else where the nvcc of the PATH is, else /usr/local/cuda.
+
+    torch takes the folder above any nvcc on the PATH, and where that is a script beside no toolkit, linking fails for want of cudart.
+    """
+    named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     on_path = shutil.which("nvcc", path=environment.get("PATH", ""))
-    for place in (Path(home, "bin/nvcc") if home else None, Path(on_path) if on_path else None, Path("/usr/local/cuda/bin/nvcc")):
-        if place is not None and place.is_file():
+    places = [Path(named)] if named else [*([Path(on_path).resolve().parent.parent] if on_path else []), Path("/usr/local/cuda")]
+    for place in places:
+        if (place / "bin/nvcc").is_file() and (place / "include/cuda_runtime.h").is_file():
             return place
-    raise BuildError(f"nvcc is not in CUDA_HOME ({home or 'not set'}), on the PATH or in /usr/local/cuda: {NO_NVCC}")
+    raise BuildError(f"no CUDA toolkit with bin/nvcc and include/cuda_runtime.h in {' or '.join(map(str, places))}: {NO_NVCC}")
+
+
+def find_nvcc(environment: Mapping[str, str] = os.environ) -> Path:
+    """nvcc of the toolkit; needs no torch."""
+    return cuda_home(environment) / "bin/nvcc"
 
 
 def require_ninja() -> None:
@@ -93,13 +102,10 @@ def toolchain() -> Toolchain:
     torch = require_torch()
     if not torch.cuda.is_available():
         raise BuildError(f"torch {torch.__version__} sees no GPU: `python -m kernels_cuda doctor` says more")
-    from torch.utils.cpp_extension import CUDA_HOME
-
-    if CUDA_HOME is None:
-        raise BuildError(f"torch {torch.__version__} finds no CUDA toolkit: {NO_NVCC}")
+    os.environ["CUDA_HOME"] = str(cuda_home())  # read by torch when it imports cpp_extension
     require_ninja()
     arch = arch_of(torch.cuda.get_device_capability())
-    return Toolchain(arch, torch.__version__, torch.version.cuda, nvcc_version(Path(CUDA_HOME, "bin/nvcc")))
+    return Toolchain(arch, torch.__version__, torch.version.cuda, nvcc_version(find_nvcc()))
 
 
 def jobs(environment: Mapping[str, str] = os.environ) -> int:
