@@ -9,7 +9,7 @@ from pathlib import Path
 from goldens.diff import diff
 from goldens.files import MANIFEST, GoldenError, payload_sha256, read_manifest, read_npz
 from goldens.search import search
-from goldens.store import ROOT, SEARCHED, Golden, load, make, save
+from goldens.store import ROOT, SEARCHED, Golden, assert_guards, emulated, load, make, save
 from references.contract import Case, Kernel
 
 REFUSED = 4
@@ -33,11 +33,13 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
     recorded = _recorded(kernel, root)
     if kernel.version < (recorded["version"] or 0):
         raise GoldenError(f"{kernel.name}: version={kernel.version} in references/{kernel.name}.py is below {recorded['version']} of the goldens")
-    built = [make(kernel, case) for case in kernel.cases()]
+    built = [emulated(kernel, case) for case in kernel.cases()]
     searched, unseen = _searched(kernel, built, recorded, root, say)
     built += searched
     entries = {golden.case: golden.entry() for golden in built}
     _judge(kernel, recorded, entries, built, root, say)
+    for golden in built:
+        assert_guards(kernel, golden)
     stale = [golden for golden in built if _payload(root / kernel.name / f"{golden.case}.npz") != entries[golden.case]["sha256"]]
     gone = recorded["cases"].keys() - entries.keys()
     if stale or gone or recorded != {**recorded, "version": kernel.version, "cases": entries}:
@@ -54,7 +56,7 @@ def search_again(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[s
     recorded = _recorded(kernel, root)
     if recorded["version"] != kernel.version:
         raise GoldenError(f"{kernel.name}: goldens are of version {recorded['version']}, not {kernel.version}: regenerate first")
-    small = [make(kernel, case) for case in kernel.cases() if not case.large]
+    small = [emulated(kernel, case) for case in kernel.cases() if not case.large]
     for golden in small:
         if load(kernel.name, golden.case, root).entry()["sha256"] != golden.entry()["sha256"]:
             raise GoldenError(f"{kernel.name}/{golden.case} does not reproduce: a search against a drifted emulator shows nothing")
@@ -72,11 +74,14 @@ def _recorded(kernel: Kernel, root: Path) -> dict:
 
 
 def _searched(kernel: Kernel, built: Sequence[Golden], recorded: dict, root: Path, say: Say) -> tuple[list[Golden], tuple[str, ...]]:
-    """The golden `searched` from its stored inputs, or from a search where there are none or they show less than they did."""
+    """The golden `searched` from its stored inputs, or from a search where there are none or a new schedule makes them show less."""
     if SEARCHED in recorded["cases"]:
         try:
             kept = load(kernel.name, SEARCHED, root)
-            return [make(kernel, Case(SEARCHED, kept.why, lambda: kept.inputs, kept.guards))], ()
+            golden = emulated(kernel, Case(SEARCHED, kept.why, lambda: kept.inputs, kept.guards))
+            if kernel.version > recorded["version"]:
+                assert_guards(kernel, golden)
+            return [golden], ()
         except GoldenError as error:
             say(f"{error}; searching again")
     return _search(kernel, built, say)

@@ -110,7 +110,7 @@ def fewest(shown: Mapping[str, np.ndarray]) -> list[tuple[int, list[str]]]:
 def _joined(kernel: Kernel, kept: list[dict[str, Any]]) -> dict[str, Any]:
     """Kept slices side by side. Where they are columns, some repeat to fill a vector, or the current form would take its scalar path."""
     dim = kernel.independent
-    if any(operand.dims[-1] == dim for operand in kernel.signature.outputs):
+    if kernel.signature.outputs[0].dims[-1] == dim:
         kept = [*kept, *(kept[i % len(kept)] for i in range(-len(kept) % VECTOR))]
     joined = dict(kept[0])
     for operand in kernel.signature.inputs:

@@ -12,7 +12,7 @@ import numpy as np
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
 from goldens.rows import digest_rows, emulate_in_slices, sample_positions, take
 from references.arith.bits import as_bf16
-from references.arith.site import Laboratory
+from references.arith.site import Laboratory, Visit
 from references.contract import Case, Kernel
 from references.contract.mistakes import emulate_with, mistakes, moved
 from references.contract.signature import BITS, DTYPES
@@ -67,38 +67,48 @@ class Golden:
 
 
 def make(kernel: Kernel, case: Case) -> Golden:
-    """Emulate a case. GoldenError unless each mistake it guards against moves an output (large cases: at the sampled positions)."""
+    """Emulate a case. GoldenError unless each mistake it guards against moves an output."""
+    golden = emulated(kernel, case)
+    assert_guards(kernel, golden)
+    return golden
+
+
+def emulated(kernel: Kernel, case: Case) -> Golden:
+    """What the emulator makes of a case, whatever it shows."""
     about = {"kernel": kernel.name, "case": case.name, "why": case.why, "version": kernel.version, "guards": tuple(case.guards)}
     inputs = case.make()
     if case.large:
         outputs = emulate_in_slices(kernel, inputs)
         positions = sample_positions(kernel, inputs)
-        samples = take(kernel.signature.outputs, outputs, kernel.independent, positions)
-        _assert_guards(kernel, case, take(kernel.signature.inputs, inputs, kernel.independent, positions), samples)
         digests = {name: None if value is None else digest_rows(value) for name, value in outputs.items()}
-        return Golden(**about, digests=digests, samples=samples, positions=positions)
+        return Golden(**about, digests=digests, samples=take(kernel.signature.outputs, outputs, kernel.independent, positions), positions=positions)
     landings: dict[str, list] = {}
 
-    def note(visit, result) -> None:
+    def note(visit: Visit, result: np.ndarray) -> None:
         if getattr(visit.word, "lands", False):
             landings.setdefault(visit.name, []).append(as_bf16(result))
 
     with Laboratory(watch=note):
         outputs = kernel.outputs(inputs)
-    _assert_guards(kernel, case, inputs, outputs)
-    landed = {name: np.stack(all_) if len(all_) > 1 else all_[0] for name, all_ in landings.items()}
+    landed = {name: np.stack(results) if len(results) > 1 else results[0] for name, results in landings.items()}
     return Golden(**about, inputs=inputs, landings=landed, outputs=outputs)
 
 
-def _assert_guards(kernel: Kernel, case: Case, inputs: Mapping, outputs: Mapping) -> None:
-    if not case.guards:
+def assert_guards(kernel: Kernel, golden: Golden) -> None:
+    """GoldenError unless each mistake this golden guards against moves its outputs (a large one's: at the sampled positions)."""
+    if not golden.guards:
         return
+    inputs, outputs = golden.inputs, golden.outputs
+    if golden.large:
+        inputs = take(kernel.signature.inputs, inputs_of(kernel, golden), kernel.independent, golden.positions)
+        outputs = golden.samples
+    name = f"case {golden.kernel}/{golden.case}"
     present = {mistake.key: mistake for mistake in mistakes(kernel, [inputs])}
-    for key in case.guards:
+    for key in golden.guards:
         if key not in present:
-            raise GoldenError(f"case {kernel.name}/{case.name} exists for {key}, which cannot happen on its inputs; what can: {', '.join(present)}")
+            raise GoldenError(f"{name} exists for {key}, which cannot happen on its inputs; what can: {', '.join(present)}")
         if not moved(emulate_with(kernel, present[key], inputs), outputs):
-            raise GoldenError(f"case {kernel.name}/{case.name} exists for {key}, but its outputs do not move under it")
+            raise GoldenError(f"{name} exists for {key}, but its outputs do not move under it")
 
 
 def cases(kernel: Kernel, root: Path = ROOT) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from goldens.files import MANIFEST, GoldenError, read_manifest
 from goldens.regenerate import changes
-from goldens.store import ROOT, SEARCHED, cases, load, make
+from goldens.store import ROOT, SEARCHED, assert_guards, cases, emulated, load
 from references.contract import Kernel
 from references.contract.kernel import names
 
@@ -58,8 +58,10 @@ def _damage(kernel: str, manifest: dict, root: Path) -> Iterator[str]:
 def _drift(kernel: Kernel, manifest: dict, root: Path) -> Iterator[str]:
     try:
         for case in cases(kernel, root):
-            golden = make(kernel, case)
+            golden = emulated(kernel, case)
             if case.name in manifest["cases"] and golden.entry()["sha256"] != manifest["cases"][case.name]["sha256"]:
                 yield f"{kernel.name}/{case.name}: emulator != golden: {'; '.join(changes(golden, root))}"
+            else:
+                assert_guards(kernel, golden)
     except GoldenError as error:
         yield str(error)

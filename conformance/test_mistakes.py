@@ -1,0 +1,35 @@
+"""The goldens see every mistake a kernel can make, or the kernel says why no input can show it."""
+
+from conformance.toy import BLIND, MINUS_ZERO, ORDINARY, pool, toy
+from goldens import Golden, case_names, load, make
+from goldens.search import possible, shows, smallest_first
+from references.contract import Kernel
+
+
+def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
+    """What is wrong between the mistakes of a kernel, its small goldens' outputs and its BLIND, a line each."""
+    found = possible(kernel, goldens, [kernel.pool(0)])
+    seen = {key: next((g.case for g in smallest_first(goldens) if shows(kernel, g, mistake)), None) for key, mistake in found.items()}
+    unseen = [f"no golden sees {found[key].sentence} ({key})" for key in found if seen[key] is None and key not in kernel.blind]
+    wrong = [f"BLIND has {key}, but golden {seen[key]} sees it" for key in kernel.blind if seen.get(key)]
+    unknown = [f"BLIND has {key}, which is no mistake of {kernel.name}; those are {', '.join(found)}" for key in kernel.blind if key not in found]
+    unsaid = [f"BLIND has {key} without a reason" for key, reason in kernel.blind.items() if not reason.strip()]
+    return unseen + wrong + unknown + unsaid
+
+
+def test_mistakes(kernel_name):
+    assert complaints(Kernel.load(kernel_name), [load(kernel_name, case) for case in case_names(kernel_name)]) == []
+
+
+def test_complaints():
+    """The toy's two cases show its seed and its cut landing, and not what only searched rows do."""
+    goldens = [make(toy(), ORDINARY), make(toy(), MINUS_ZERO)]
+    unseen = complaints(toy(), goldens)
+    assert "no golden sees S3.mul: subnormal results are flushed to zero (S3.mul:flushed)" in unseen
+    assert not any("S1.zero" in line or "truncated" in line for line in unseen)
+    assert any("S1.zero:minus_zero" in line for line in complaints(toy(), goldens[:1]))
+    named = {**BLIND, "S3.mul:flushed": "", "S1.zero:minus_zero": "wrong", "S9.bf:skipped": "no such line"}
+    lines = complaints(toy(blind=named, pool=pool), goldens)
+    assert "BLIND has S1.zero:minus_zero, but golden minus_zero sees it" in lines
+    assert "BLIND has S3.mul:flushed without a reason" in lines
+    assert any(line.startswith("BLIND has S9.bf:skipped, which is no mistake of toy; those are S1.zero:minus_zero, ") for line in lines)

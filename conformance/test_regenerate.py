@@ -1,0 +1,171 @@
+"""Writing goldens: what it refuses, what it reports, and that it leaves the old ones whole when it fails."""
+
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, toy
+from goldens import GoldenError
+from goldens.__main__ import main
+from goldens.files import npz_bytes, read_npz
+from goldens.regenerate import REFUSED, refusal, regenerate
+from goldens.store import ROOT
+from goldens.verify import problems
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch):
+    """As on a developer's machine, though this suite runs in CI and under -n."""
+    for name in ("CI", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def root(tmp_path):
+    regenerate(toy(), tmp_path, say=quiet)
+    return tmp_path
+
+
+def contents(root):
+    return {path.name: path.read_bytes() for path in (root / "toy").iterdir()}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("command", ["regenerate", "search"])
+@pytest.mark.parametrize("variable", ["CI", "PYTEST_XDIST_WORKER"])
+def test_refused_where_goldens_are_judged(tmp_path, monkeypatch, capsys, command, variable):
+    assert refusal() is None
+    monkeypatch.setenv(variable, "gw0" if variable != "CI" else "true")
+    assert main(["--folder", str(tmp_path), command]) == REFUSED == 4
+    assert capsys.readouterr().err.startswith("refused: ") and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("environment", "options"), [({"CI": "true"}, []), ({}, ["-n", "2"])])
+def test_switch_of_the_gate_is_refused_too(environment, options):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--update-goldens", *options]
+    result = subprocess.run(command, cwd=ROOT.parent, env=os.environ | environment, capture_output=True, text=True)
+    assert result.returncode == REFUSED and "refused" in result.stderr and "passed" not in result.stdout
+
+
+def test_regenerating_is_no_pass(request, monkeypatch):
+    """The switch left set in a shell must not turn a gate green, even where every golden was written."""
+    gate = request.config.pluginmanager.get_plugin(str(ROOT.parent / "conftest.py"))
+    options = SimpleNamespace(update_goldens=True, numprocesses=None, kernel=["land"])
+    written = []
+    monkeypatch.setattr("goldens.__main__.main", lambda argv: written.append(argv) or 0)
+    assert gate.pytest_cmdline_main(SimpleNamespace(option=options)) == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert written == [["regenerate", "land"]]
+
+
+def test_drift_cannot_be_blessed(root):
+    before, lines = contents(root), []
+    with pytest.raises(GoldenError, match=r"would change, but the schedule is still version 1; nothing was written.*toy.py to 2"):
+        regenerate(toy(drifted()), root, lines.append)
+    assert contents(root) == before
+    assert "toy: 0 of 4 present goldens reproduce, 0 are new" in lines
+    assert "  out.o: 4 of 32 elements changed, worst 5 ulp" in lines and "  land.S3.bf: gone" in lines
+
+
+def test_changed_inputs_are_drift_too(root):
+    with pytest.raises(GoldenError, match="ordinary would change"):
+        regenerate(toy(cases=(replace(ORDINARY, make=lambda: inputs(2, seed=5)), MINUS_ZERO, MANY)), root, quiet)
+
+
+def test_version_cannot_fall(root):
+    regenerate(toy(version=2), root, quiet)
+    with pytest.raises(GoldenError, match=r"version=1 in references/toy.py is below 2"):
+        regenerate(toy(version=1), root, quiet)
+
+
+# Writing
+
+
+def test_raised_version(root):
+    """Guards of landings that are gone go with the cases that had them; the search is done anew."""
+    lines = []
+    new = toy(drifted(), version=2, cases=(replace(ORDINARY, guards=()), MINUS_ZERO, MANY))
+    regenerate(new, root, lines.append)
+    assert any(line.startswith("toy/ordinary: ") and " -> " in line for line in lines) and problems(new, root, rebuild=True) == []
+    assert any(line.endswith("searching again") for line in lines)
+
+
+def test_same_bytes_every_time(root, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    regenerate(toy(), other, quiet)
+    assert contents(root) == contents(other)
+
+
+def test_only_what_changed_is_written(root):
+    before = {name: (root / "toy" / name).stat().st_ino for name in contents(root)}
+    regenerate(toy(), root, quiet)
+    assert {name: (root / "toy" / name).stat().st_ino for name in contents(root)} == before
+    new = replace(MINUS_ZERO, name="new")
+    regenerate(toy(cases=(ORDINARY, MINUS_ZERO, MANY, new)), root, quiet)
+    after = {name: (root / "toy" / name).stat().st_ino for name in contents(root)}
+    assert {name for name in after if after[name] != before.get(name)} == {"new.npz", "MANIFEST.json"}
+
+
+def test_case_that_is_gone(root):
+    fewer = toy(cases=(ORDINARY, MINUS_ZERO))
+    regenerate(fewer, root, quiet)
+    assert "many.npz" not in contents(root) and problems(fewer, root) == []
+
+
+def test_edited_file_is_restored(root):
+    before = contents(root)
+    arrays = read_npz(root / "toy" / "ordinary.npz")
+    arrays["out.o"].flat[0] ^= 1
+    (root / "toy" / "ordinary.npz").write_bytes(npz_bytes(arrays))
+    regenerate(toy(), root, quiet)
+    assert contents(root) == before
+
+
+# Interruption
+
+
+def interrupted(monkeypatch, at):
+    """os.replace raises KeyboardInterrupt at its `at`-th call and works again afterwards."""
+    calls, replace_ = itertools.count(), os.replace
+
+    def stopped(source, target):
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        replace_(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_interrupted_write(root, monkeypatch, at):
+    """Whichever rename fails (the last is the manifest's), the old goldens are back, whole."""
+    before = contents(root)
+    more = toy(cases=(ORDINARY, MINUS_ZERO, MANY, *(replace(MINUS_ZERO, name=f"new_{i}") for i in range(3))))
+    interrupted(monkeypatch, at)
+    with pytest.raises(KeyboardInterrupt):
+        regenerate(more, root, quiet)
+    assert contents(root) == before and problems(toy(), root) == []
+    regenerate(more, root, quiet)
+    assert problems(more, root) == []
+
+
+def test_killed_between_file_and_manifest(root):
+    """Nothing can be put back then: the file is ahead of its manifest. It is named, and the same command finishes the work."""
+    manifest = contents(root)["MANIFEST.json"]
+    new = toy(drifted(), version=2, cases=(replace(ORDINARY, guards=()), MINUS_ZERO, MANY))
+    regenerate(new, root, quiet)
+    finished = contents(root)
+    (root / "toy" / "MANIFEST.json").write_bytes(manifest)
+    assert any("ordinary.npz does not hold what MANIFEST.json says" in line for line in problems(new, root))
+    regenerate(new, root, quiet)
+    assert contents(root) == finished
