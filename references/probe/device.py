@@ -9,7 +9,7 @@ import numpy as np
 
 from references.contract.kernel import to_numpy
 
-SOURCE = Path(__file__).with_name("probe.cu")
+FOLDER = Path(__file__).parent
 
 
 class Device:
@@ -18,7 +18,9 @@ class Device:
     def __init__(self) -> None:
         from kernels_cuda import build
 
-        self.library = build.load(SOURCE)
+        plan = build.Plan("probe", (), build.toolchain(), FOLDER)
+        build.build(plan)
+        self.library = ctypes.CDLL(str(plan.library))
         import torch
 
         self.torch = torch
@@ -31,7 +33,7 @@ class Device:
         """What recorded results are recorded with."""
         from kernels_cuda import doctor
 
-        return {"arch": self.arch, "gpu": self.torch.cuda.get_device_name(), "driver": doctor.driver_version(),
+        return {"arch": self.arch, "gpu": self.torch.cuda.get_device_name(), "driver": doctor.driver(),
                 "toolkit": f"CUDA {self.torch.version.cuda}", "torch": self.torch.__version__}
 
     def unary(self, function: int, first: int, count: int) -> np.ndarray:

@@ -26,8 +26,8 @@ BLOCK = 1 << 24
 SAMPLE = np.arange(1 << 16, dtype=np.uint32) * np.uint32(0x10001)  # recorded inputs: all high halves, each with another low half
 
 
-def mismatches(device: Device, name: str, threads: int) -> tuple[int, int | None]:
-    """Compare all 2^32 inputs; the count that differs and the first such input's bits. Two NaNs are equal whatever their payload."""
+def mismatches(device: Device, name: str, threads: int, inputs: int = 1 << 32) -> tuple[int, int | None]:
+    """Compare all inputs; the count that differs and the first such input's bits. Two NaNs are equal whatever their payload."""
     emulated, function = FUNCTIONS[name], list(FUNCTIONS).index(name)
 
     def part(first: int, measured: np.ndarray) -> tuple[int, int | None]:
@@ -37,11 +37,9 @@ def mismatches(device: Device, name: str, threads: int) -> tuple[int, int | None
 
     count, witness = 0, None
     with ThreadPoolExecutor(threads) as pool:
-        for block in range(0, 1 << 32, BLOCK * threads):
-            firsts = range(block, min(block + BLOCK * threads, 1 << 32), BLOCK)
-            for wrong, first in pool.map(lambda at: part(at, device.unary(function, at, BLOCK)), firsts):
-                count += wrong
-                witness = first if witness is None else witness
+        for wrong, first in pool.map(lambda at: part(at, device.unary(function, at, min(BLOCK, inputs))), range(0, inputs, BLOCK)):
+            count += wrong
+            witness = first if witness is None else witness
     return count, witness
 
 
