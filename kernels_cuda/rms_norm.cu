@@ -4,8 +4,7 @@
 
 #include "norm.cuh"
 
-static const int kRows = 4;                 // rows a block of the current form, one a warp
-static const int kShared = 227 * 1024;      // shared memory a block can have on sm_90
+static const int kRows = 4;  // rows a block of the current form, one a warp
 
 __device__ __forceinline__ float inverse(float total, int64_t h, float eps) {
   const float width = (float)h;
