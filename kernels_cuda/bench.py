@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import Any
 
 from kernels_cuda import build
-from kernels_cuda.buffers import Buffer
+from kernels_cuda.buffers import DEVICE, Buffer
 from kernels_cuda.launch import FORMS, arguments, call
 from references.contract.kernel import Kernel
 from references.contract.signature import DTYPES, Operand
@@ -88,9 +88,9 @@ def _random(buffer: Buffer) -> Buffer:
 
     floats = {"bfloat16": torch.bfloat16, "float32": torch.float32}
     if buffer.dtype.name in floats:
-        drawn = torch.randn(buffer.shape, device="cuda").to(floats[buffer.dtype.name]).view(buffer.raw.dtype)
+        drawn = torch.randn(buffer.shape, device=buffer.raw.device).to(floats[buffer.dtype.name]).view(buffer.raw.dtype)
     else:
-        drawn = torch.randint(0, 128, buffer.shape, device="cuda").to(buffer.raw.dtype)
+        drawn = torch.randint(0, 128, buffer.shape, device=buffer.raw.device).to(buffer.raw.dtype)
     buffer.body.copy_(drawn)
     return buffer
 
@@ -103,7 +103,7 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
     same = all(torch.equal(a, b) for a, b in zip(*(first.results(library, form) for form in FORMS), strict=True))
-    halves = [torch.randint(0, 128, (2, first.bytes // 2), dtype=torch.uint8, device="cuda") for _ in sets]
+    halves = [torch.randint(0, 128, (2, first.bytes // 2), dtype=torch.uint8, device=DEVICE) for _ in sets]
     rounds = {form: [one.launcher(library, form) for one in sets] for form in FORMS}
     rounds["copy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in halves]
     launches = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))

@@ -18,6 +18,7 @@ from references.contract import Case, schedule
 from references.contract.inputs import F32, from_bits, ordinary, patterns, spread, values
 
 INDEPENDENT = "b"
+BENCH = ({"b": 16896, "split_k": 1, "nt": 12288, "off": 0, "n": 12288}, {"b": 16896, "split_k": 4, "nt": 7168, "off": 0, "n": 7168})
 
 BLIND = {"S3.bf:skipped": "the store to bf16 lands it"}
 

@@ -23,6 +23,7 @@ from references.contract import Case, schedule
 from references.contract.inputs import from_bits, hashed, ordinary, patterns, spread, values
 
 INDEPENDENT = "b"
+BENCH = ({"b": 16896, "h": 7168, "eps": 1e-5}, {"b": 16896, "h": 512, "eps": 1e-5})
 
 BLIND = {
     "S4.rsqrt:flushed": "the reciprocal root of a finite f32 is at least 2^-64",
