@@ -1,0 +1,100 @@
+"""The gate: one golden against the emulator, or against a launched kernel, and all that a reader needs to know where it is not exact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from conformance.compare import Difference, compare, compare_all
+from conformance.explain import agrees, emulated, explain, first_landing, verdict
+from conformance.message import EMULATOR_CHANGED, Finding, Run, arrays
+from goldens import Golden, inputs_of
+from goldens.rows import take
+from references.contract import Kernel
+from references.contract.mistakes import moved
+
+Arrays = Mapping[str, np.ndarray | None]
+
+
+class Prepared(Protocol):
+    """A kernel with its inputs in place: what `kernels_cuda.launch.Prepared` is, and what a test can stand in for."""
+
+    def run(self, form: str) -> Any:
+        """Outputs by name (None where unwritten) in `.outputs`; of a trace build, landings by number of schedule tag in `.landings`."""
+
+
+Prepare = Callable[[Mapping[str, Any], str, Mapping[int, tuple[int, ...]]], Prepared]  # inputs, layout, shapes of the landings to trace
+
+
+# The emulator lane
+
+
+def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8) -> Finding | None:
+    """Every landing and output of a small case; the sampled slices of a large one."""
+    if golden.large:
+        inputs = take(kernel.signature.inputs, inputs_of(kernel, golden), kernel.independent, golden.positions)
+        landings, got, want = {}, kernel.outputs(inputs), golden.samples
+    else:
+        again = emulated(kernel, golden)
+        inputs, got, want = golden.inputs, again.outputs, golden.outputs
+        landings = compare_all(again.landings, golden.landings, limit)
+    differences = compare_all(got, want, limit) or landings
+    if not differences:
+        return None
+    first = first_landing(golden, {difference.name: difference for difference in landings}, "emulator")
+    return Finding(
+        kernel.name, golden.case, golden.why, "emulator", "", differences, EMULATOR_CHANGED, first, arrays=arrays(inputs, emulator=got, golden=want)
+    )
+
+
+# The device lane
+
+
+def check_device(
+    kernel: Kernel, golden: Golden, prepare: Prepare, trace: Prepare | None, layouts: Sequence[str], replays: int = 3, limit: int = 8
+) -> Finding | None:
+    """Every form in every layout, `replays` times, then the interior landings of the trace build. None where all is exact."""
+    inputs = inputs_of(kernel, golden)
+    runs, wrong = [], None
+    for layout in layouts:
+        prepared = prepare(inputs, layout, {})
+        for form in kernel.forms:
+            first = None
+            for _ in range(replays):
+                outputs = prepared.run(form).outputs
+                first = outputs if first is None else first
+                runs.append(Run(form, layout, agrees(golden, outputs), first is outputs or not moved(outputs, first)))
+                if not runs[-1].exact and wrong is None:
+                    wrong = form, layout, outputs
+    landings = _traced(kernel, golden, trace, wrong[1] if wrong else "aligned", limit) if trace and not golden.large else {}
+    if wrong is not None:
+        return explain(kernel, golden, inputs, wrong, runs, landings.get(wrong[0], {}), limit)
+    for form, differing in landings.items():
+        if differing:
+            drift = compare_all(emulated(kernel, golden).landings, golden.landings)
+            first = first_landing(golden, differing, "device")
+            found = list(differing.values())
+            return Finding(kernel.name, golden.case, golden.why, "device", f"{form}/trace", found, verdict(drift, None), first)
+    return None
+
+
+def interior(golden: Golden) -> dict[str, int]:
+    """The landings that do not leave the kernel, with the number of their schedule tag: all but the last."""
+    return {site: int(re.match(r"S(\d+)", site)[1]) for site in list(golden.landings)[:-1]}
+
+
+def _traced(kernel: Kernel, golden: Golden, trace: Prepare, layout: str, limit: int) -> dict[str, dict[str, Difference]]:
+    """Per form, the interior landings that differ; one that the kernel never stores keeps its poison, and so differs."""
+    tags = interior(golden)
+    if not tags:
+        return {}
+    found: dict[str, dict[str, Difference]] = {}
+    prepared = trace(golden.inputs, layout, {tag: golden.landings[site].shape for site, tag in tags.items()})
+    for form in kernel.forms:
+        got = prepared.run(form).landings
+        compared = {site: compare(site, got[tag], golden.landings[site], limit) for site, tag in tags.items()}
+        found[form] = {site: difference for site, difference in compared.items() if difference}
+    return found

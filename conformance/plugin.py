@@ -1,0 +1,127 @@
+"""What becomes of the gate's tests: the state "not run", the header, the table, the reports. It works alike under -n.
+
+A worker attaches plain data to pytest's own reports, which travel; whoever prints (the controller, or the only process) collects it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from conformance import machine, report
+from conformance.message import Finding, save
+from conformance.report_html import write_html
+
+BUILT = pytest.StashKey[dict]()  # seconds of each kernel's plain build in this process, None where it was there
+
+
+class NotRun(pytest.skip.Exception):
+    """The test could not do its work here: a state of its own, neither passed nor failed."""
+
+
+class Unmet(pytest.fail.Exception):
+    """A golden is not met, or could not be compared. The message is written to be read, so there is no traceback."""
+
+    def __init__(self, text: str, finding: Finding | None = None):
+        super().__init__(text, pytrace=False)
+        self.finding = finding
+
+
+class Gate:
+    """`counts`: goldens on disk by kernel, `large`: how many of them are."""
+
+    def __init__(self, config: pytest.Config, counts: Mapping[str, int], large: int):
+        self.config, self.counts, self.large = config, counts, large
+        self.records: list[dict] = []
+        self.idle: dict[str, int] = {}
+        self.built: dict[str, float | None] = {}
+        config.stash[BUILT] = {}
+
+    def pytest_report_header(self) -> list[str]:
+        return [*(f"{title}: {text}" for title, text in machine.lines().items()), report.goldens_line(self.counts, self.large)]
+
+    # Where tests run
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+        made = yield
+        if made.skipped and isinstance(call.excinfo.value, NotRun):
+            made.not_run = str(call.excinfo.value)
+        mark = item.get_closest_marker("gate")
+        if mark and (made.when == "call" or (made.when == "setup" and not made.passed)):
+            made.gate = _record(item, mark.args[0], made, call)
+            made.built = dict(self.config.stash[BUILT])
+            item.user_properties += [(key, made.gate[key]) for key in ("kernel", "case", "lane", "state", "worst_text") if key in made.gate]
+        return made
+
+    # Where results are collected
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("not run", "n", "NOT RUN") if hasattr(report, "not_run") else None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "gate"):
+            self.records.append(report.gate)
+            self.built |= {kernel: seconds for kernel, seconds in report.built.items() if self.built.get(kernel) is None}
+        if hasattr(report, "not_run"):
+            self.idle[report.not_run] = self.idle.get(report.not_run, 0) + 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.records:
+            terminalreporter.line("GATE  no golden was compared")
+            return
+        self.records.sort(key=lambda one: (one["kernel"], one["case"], one["lane"]))
+        table = report.rows(self.records, self.counts)
+        gate = report.gate_line(table, self._why_not())
+        terminalreporter.section("gate")
+        for line in report.table_lines(table, self.built):
+            terminalreporter.line(line)
+        for why, count in sorted(self.idle.items()):
+            terminalreporter.line(f"not run: {count} tests: {why}")
+        terminalreporter.line(report.goldens_line(self.counts, self.large, self.records))
+        terminalreporter.line(gate)
+        self._write(report.document(self.records, table, machine.lines(), gate, self.built))
+        if os.environ.get("GITHUB_ACTIONS"):
+            for line in report.annotations(self.records):
+                terminalreporter.line(line)
+
+    def _why_not(self) -> str:
+        reasons = {one["text"] for one in self.records if one["lane"] == "device" and one["state"] == "not run"}
+        return reasons.pop() if len(reasons) == 1 else ""
+
+    def _write(self, made: dict) -> None:
+        for option, writer in (("report_json", report.write_json), ("report_html", write_html)):
+            path: Path | None = self.config.getoption(option)
+            if path is not None:
+                writer(path, made)
+
+
+def _record(item: pytest.Item, lane: str, made: pytest.TestReport, call: pytest.CallInfo) -> dict:
+    error = call.excinfo.value if call.excinfo else None
+    finding = getattr(error, "finding", None)
+    state = "exact" if made.passed else "not run" if made.skipped else "mismatch" if finding else "error"
+    text = "" if error is None else str(error) or type(error).__name__
+    return report.record(*item.callspec.params["golden"], lane, state, finding, text)
+
+
+@contextmanager
+def unmet(kernel: str, case: str, *errors: type[Exception]) -> Iterator[None]:
+    """These errors as one message without a traceback: they say by themselves what is wrong."""
+    try:
+        yield
+    except errors as error:
+        raise Unmet(f"{kernel}/{case}: {type(error).__name__}: {error}") from None
+
+
+def report_finding(finding: Finding | None, request: pytest.FixtureRequest, build: Callable[[], str] = str) -> None:
+    """Fail with all that is known of a golden that is not met."""
+    __tracebackhide__ = True
+    if finding is None:
+        return
+    folder = request.config.option.save_failures
+    saved = str(save(finding, folder)) if folder else ""
+    raise Unmet(finding.text(build(), saved, f'pytest "{request.node.nodeid}"'), finding)

@@ -1,0 +1,100 @@
+"""The kernels against every golden, on the GPU: both forms, every layout, several replays, then each landing. Not run where there is none."""
+
+import ctypes
+
+import pytest
+
+from conformance import device
+from conformance.plugin import BUILT, NotRun, report_finding, unmet
+from conformance.worker import Worker, WorkerLost
+from goldens import GoldenError
+from kernels_cuda.buffers import MemoryFault
+from kernels_cuda.launch import CudaError, DeviceLost
+from kernels_cuda.toolchain import BuildError
+from references.contract.kernel import names
+
+CANNOT = (BuildError, CudaError, MemoryFault, WorkerLost, GoldenError, ValueError)
+
+
+@pytest.fixture(scope="session")
+def worker(request):
+    """A process that holds the GPU, with everything built that the collected tests need."""
+    held = Worker(lasting=(DeviceLost,))
+    wanted = {plan: None for item in request.session.items for plan in _plans(item)}
+    request.config.stash[BUILT].update(held.call(device.build_all, list(wanted), seconds=3600))
+    yield held
+    held.stop()
+
+
+@pytest.fixture
+def gpu(request):
+    """The worker; where there is no GPU the test is not run, or failed if one is required."""
+    option = request.config.option
+    why = "--emulate" if option.emulate else device_missing()
+    if why and option.require_gpu:
+        pytest.fail(f"--require-gpu: {why}", pytrace=False)
+    if why:
+        raise NotRun(why)
+    return request.getfixturevalue("worker")
+
+
+def device_missing() -> str:
+    from conformance.machine import gpu
+
+    return gpu()[1]
+
+
+def _plans(item) -> list[tuple[str, tuple[str, ...]]]:
+    params = item.callspec.params if hasattr(item, "callspec") and item.path.stem == "test_cuda" else {}
+    if "golden" in params:
+        return [(params["golden"][0], ()), (params["golden"][0], ("TRACE",))]
+    return [(params["plant"][0], (f"MISTAKE={params['plant'][1]}",))] if "plant" in params else []
+
+
+@pytest.mark.gate("device")
+def test_cuda(golden, gpu, request):
+    name, case = golden
+    with unmet(name, case, *CANNOT):
+        finding = gpu.call(device.gate, name, case, request.config.option.replays, request.config.option.max_mismatches)
+    report_finding(finding, request, lambda: gpu.call(device.describe))
+
+
+PLANTS = [(name, k) for name in names() if (device.SOURCES / f"{name}.cu").exists() for k in device.planted(name)]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=[f"{name}/{k}" for name, k in PLANTS])
+def test_planted(plant, gpu):
+    """A mistake compiled into the kernel is seen by its goldens, diagnosed as what it is, and has the bits the emulated mistake has."""
+    name, k = plant
+    with unmet(name, f"mistake {k}", *CANNOT):
+        seen, wrong = gpu.call(device.mistaken, name, k)
+    assert seen, f"no golden of {name} sees {device.planted(name)[k]}"
+    assert not wrong, "\n".join(wrong)
+
+
+def test_refusals(kernel_name, gpu):
+    """A bad argument comes back as an error that names it, before any launch."""
+    with unmet(kernel_name, "refusals", *CANNOT):
+        assert gpu.call(device.refusals, kernel_name) == []
+
+
+def test_refusals_are_seen():
+    """A launcher that takes anything is found out, argument by argument."""
+
+    class Careless:
+        @staticmethod
+        def land(*args):
+            return 0
+
+    class Right:
+        @staticmethod
+        def land(p, off, n, o, b, split_k, nt, form, stream):
+            checks = (p.value, off.value >= 0, n.value >= 0, o.value, b.value >= 0, split_k.value >= 0, nt.value >= 0, form.value < 2)
+            return next((-position for position, fine in enumerate(checks, 1) if not fine), 0)
+
+    from references.contract import Kernel
+
+    kernel = Kernel.load("land")
+    assert device.accepted(kernel, Right) == []
+    assert len(device.accepted(kernel, Careless)) == 8
+    assert isinstance(device._bad(kernel)[0], ctypes.c_void_p)

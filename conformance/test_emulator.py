@@ -1,0 +1,16 @@
+"""The emulator against every golden, landings and outputs, bit for bit; of a large case the sampled slices."""
+
+import pytest
+
+import goldens
+from conformance.gate import check_emulator
+from conformance.plugin import report_finding, unmet
+from references.contract import Kernel
+
+
+@pytest.mark.gate("emulator")
+def test_emulator(golden, request):
+    name, case = golden
+    with unmet(name, case, goldens.GoldenError, ValueError):
+        finding = check_emulator(Kernel.load(name), goldens.load(name, case), request.config.option.max_mismatches)
+    report_finding(finding, request)

@@ -1,0 +1,167 @@
+"""The gate on a toy kernel and a device that is a stand-in: what it finds, and what it says of it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from conformance import device
+from conformance.gate import check_device, check_emulator
+from conformance.message import ALL_DIFFER, BOTH_CHANGED, EMULATOR_CHANGED, KERNEL_CHANGED, save
+from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, toy
+from goldens import make
+from references.__main__ import read_inputs
+from references.arith.site import Laboratory
+from references.contract.mistakes import find
+
+LAYOUTS = ("aligned", "offset")
+TRUNCATED = "S3.bf:truncated"
+
+
+def stand_in(kernel, key="", places=None, spoil=None):
+    """A device that makes the mistake `key` at some (form, layout) places (None: everywhere); `spoil(outputs, launch number)` edits."""
+    launches = iter(range(1000))
+
+    def prepare(inputs, layout, traced):
+        def run(form):
+            wrong = key and (places is None or (form, layout) in places)
+            mistake = find(kernel, key, inputs) if wrong else None
+            landed = {}
+
+            def note(visit, result):
+                if getattr(visit.word, "lands", False):
+                    landed.setdefault(int(visit.name[1]), []).append(result.astype("bfloat16"))
+
+            with Laboratory(faults={mistake.site: mistake.fault} if mistake else {}, watch=note):
+                outputs = kernel.outputs(inputs)
+            number = next(launches)
+            if spoil:
+                outputs = spoil({name: value.copy() for name, value in outputs.items()}, number)
+            return SimpleNamespace(outputs=outputs, landings={tag: np.stack(landed[tag]) for tag in traced})
+
+        return SimpleNamespace(run=run)
+
+    return prepare
+
+
+def check(kernel, case, prepare, trace=None, **options):
+    return check_device(kernel, make(kernel, case), prepare, trace, LAYOUTS, **options)
+
+
+@pytest.mark.parametrize("case", [ORDINARY, MINUS_ZERO, MANY], ids=lambda case: case.name)
+def test_exact(case):
+    kernel = toy()
+    assert check_emulator(kernel, make(kernel, case)) is None
+    assert check(kernel, case, stand_in(kernel), stand_in(kernel)) is None
+
+
+def test_a_kernel_that_truncates():
+    """Wrong in one form and layout only: found there, explained, and the places that are exact are named."""
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, TRUNCATED, [("current", "offset")]), stand_in(kernel, TRUNCATED))
+    text = found.text("sm_90a", "saved.npz", "pytest x").splitlines()
+    assert text[0].startswith("toy/ordinary current/offset: o differs in ") and "device 0x" in text[0] and "golden 0x" in text[0]
+    said = {line[2:12].strip(): line[13:] for line in reversed(text[1:])}
+    assert said["verdict"] == KERNEL_CHANGED
+    assert said["first"].startswith("S3.bf is the first landing that differs: S3.bf differs in ")
+    assert said["diagnosis"] == "the device's bits are those of S3.bf: the landing truncates instead of rounding to nearest even"
+    assert said["replays"] == "3 of 3 identical"
+    assert said["elsewhere"] == "exact: current/aligned, retired/aligned, retired/offset"
+    assert (said["build"], said["saved"], said["again"], said["the case"]) == ("sm_90a", "saved.npz", "pytest x", ORDINARY.why)
+
+
+def test_only_a_landing_moves():
+    """The outputs hide it: the trace build does not."""
+    kernel = toy()
+    found = check(kernel, MINUS_ZERO, stand_in(kernel), lambda *a: SimpleNamespace(run=lambda form: SimpleNamespace(landings=_positive(a))))
+    assert found.place == "current/trace" and found.verdict == KERNEL_CHANGED
+    assert found.headline.startswith("toy/minus_zero current/trace: S3.bf differs in 48 of 48 (100 %), worst 0 ulp")
+
+
+def _positive(prepared):
+    return {tag: np.zeros(shape, "bfloat16") for tag, shape in prepared[2].items()}
+
+
+def test_no_mistake_explains_it():
+    def spoil(outputs, number):
+        outputs["o"].view(np.uint16)[0, 3] ^= 0x40
+        return outputs
+
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, spoil=spoil))
+    assert found.diagnosis[0].startswith("none of the ") and "replays" in found.text()
+
+
+def test_a_race():
+    def spoil(outputs, number):
+        if number == 1:
+            outputs["o"].view(np.uint16)[0, 0] += 1
+        return outputs
+
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, spoil=spoil))
+    assert found.replays == "1 of 3 differ from the first -> a RACE"
+    assert check(kernel, ORDINARY, stand_in(kernel, spoil=spoil), replays=1) is not None, "the second place is the second launch"
+
+
+def test_an_output_left_unwritten():
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, spoil=lambda outputs, number: outputs | {"top": None}))
+    assert found.headline == "toy/ordinary current/aligned: top: unwritten, and should be written"
+
+
+def test_mistakes_that_a_case_cannot_tell_apart_are_all_named():
+    kernel = toy()
+    found = check(kernel, MINUS_ZERO, stand_in(kernel, "S1.zero:minus_zero"))
+    assert any("S1.zero: the sum starts from its first term" in line for line in found.diagnosis)
+
+
+def test_a_large_case_shows_the_slices_that_differ():
+    kernel = toy()
+    found = check(kernel, MANY, stand_in(kernel, TRUNCATED))
+    assert "of 40 slices along m differ; compared here: " in found.note and found.verdict == KERNEL_CHANGED
+    assert TRUNCATED.partition(":")[0] in found.diagnosis[0] and found.arrays["device.o"].shape[0] == found.arrays["in.x"].shape[0]
+
+
+# Verdicts, when the emulator is not what it was
+
+
+@pytest.mark.parametrize("case", [ORDINARY, MANY], ids=lambda case: case.name)
+def test_the_emulator_changed(case):
+    found = check_emulator(toy(drifted()), make(toy(), case))
+    assert found.verdict == EMULATOR_CHANGED and "emulator 0x" in found.headline
+    assert "raise version= in references/toy.py" in found.text()
+
+
+@pytest.mark.parametrize("case", [ORDINARY, MANY], ids=lambda case: case.name)
+def test_both_changed_alike_or_apart(case):
+    golden, now = make(toy(), case), toy(drifted())
+    assert check_device(now, golden, stand_in(toy()), None, LAYOUTS) is None, "the device is held to the golden, not to the emulator"
+    assert check_device(now, golden, stand_in(now), None, LAYOUTS).verdict == BOTH_CHANGED
+    assert check_device(now, golden, stand_in(toy(), "S4.bf:truncated"), None, LAYOUTS).verdict == ALL_DIFFER
+
+
+# Planted mistakes, files
+
+
+def test_a_planted_mistake_must_be_the_one_it_claims(monkeypatch):
+    kernel = toy()
+    made = {case.name: make(kernel, case) for case in (ORDINARY, MINUS_ZERO, MANY)}
+    monkeypatch.setattr(device.goldens, "load", lambda name, case: made[case])
+    monkeypatch.setattr(device.goldens, "case_names", lambda name: tuple(made))
+    assert device.judge_mistake(kernel, TRUNCATED, stand_in(kernel, TRUNCATED)) == (["ordinary"], [])
+    seen, wrong = device.judge_mistake(kernel, "S4.bf:truncated", stand_in(kernel, TRUNCATED))
+    assert seen == ["ordinary"] and any("not the bits of S4.bf:truncated" in line for line in wrong)
+    assert device.judge_mistake(kernel, TRUNCATED, stand_in(kernel))[0] == [], "a plant that does nothing is seen by no golden"
+
+
+def test_saved_arrays_can_be_run_again(tmp_path):
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, TRUNCATED))
+    path = save(found, tmp_path / "new")
+    assert path.name == "toy-ordinary-device-current-aligned.npz"
+    again = read_inputs(kernel, path)
+    assert all(np.array_equal(again[name], value) for name, value in ORDINARY.make().items())
+    with np.load(path) as stored:
+        assert {"device.o", "golden.o", "emulator.o", "device.top"} <= set(stored.files)
+        assert (stored["device.o"] != stored["golden.o"]).any() and (stored["emulator.o"] == stored["golden.o"]).all()

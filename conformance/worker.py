@@ -1,0 +1,74 @@
+"""A process of its own for everything that touches the GPU: an error that sticks, a crash or a hang ends that process and no other test."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+SECONDS = 600
+
+
+class WorkerLost(RuntimeError):
+    """The process ended or was ended while it worked."""
+
+
+class Worker:
+    """Runs functions in one child process, which is started at the first call and again after it was lost.
+
+    `lasting`: errors after which the child cannot go on; it is ended, and the error raised here.
+    """
+
+    def __init__(self, lasting: tuple[type[Exception], ...] = ()):
+        self.lasting = lasting
+        self._process = self._pipe = None
+
+    def call(self, function: Callable, *args: Any, seconds: float = SECONDS) -> Any:
+        """function(*args) in the child. Its exception is raised here; WorkerLost where it dies, or takes longer than `seconds`."""
+        self._start()
+        self._pipe.send((function, args))
+        try:
+            if not self._pipe.poll(seconds):
+                self.stop()
+                raise WorkerLost(f"{function.__name__}{args[:2]} had not finished after {seconds:g} s and was ended")
+            result, error = self._pipe.recv()
+        except EOFError:
+            self._process.join()
+            code = self._process.exitcode
+            self.stop()
+            raise WorkerLost(f"{function.__name__}{args[:2]} ended its process (exit code {code})") from None
+        if isinstance(error, self.lasting):
+            self.stop()
+        if error is not None:
+            raise error
+        return result
+
+    def _start(self) -> None:
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = self._pipe = None
+
+
+def _serve(pipe) -> None:
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:  # the parent is gone
+            return
+        try:
+            reply = function(*args), None
+        except Exception as error:
+            error.add_note(traceback.format_exc())  # a traceback does not survive the pipe, a note does
+            reply = None, error
+        pipe.send(reply)
