@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import prod
+from collections.abc import Callable, Iterable
 
 import ml_dtypes
 import numba
@@ -11,13 +10,14 @@ import numpy as np
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F32 = np.dtype(np.float32)
+BLOCK = 1 << 17  # hashes mapped at a time
 
 
-@numba.njit("void(uint64, uint32[::1])", cache=True, nogil=True)
-def _fill(seed, out):
-    """splitmix64 of (seed, index), high half."""
+@numba.njit("void(uint64, uint64, uint32[::1])", cache=True, nogil=True)
+def _fill(seed, start, out):
+    """splitmix64 of (seed, index), high half, for the indices from `start` on."""
     for i in range(out.size):
-        z = (seed << np.uint64(40)) + (np.uint64(i) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (seed << np.uint64(40)) + (start + np.uint64(i) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         out[i] = np.uint32((z ^ (z >> np.uint64(31))) >> np.uint64(32))
@@ -25,24 +25,34 @@ def _fill(seed, out):
 
 def hashed(seed: int, shape: Iterable[int]) -> np.ndarray:
     """uint32 of the given shape, equidistributed; `seed` below 2^24."""
-    shape = tuple(shape)
-    out = np.empty(prod(shape), np.uint32)
-    _fill(np.uint64(seed), out)
-    return out.reshape(shape)
+    return _mapped(seed, shape, F32, lambda raw: raw).view(np.uint32)
+
+
+def _mapped(seed: int, shape: Iterable[int], dtype: np.dtype, bits: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Hashes mapped to f32 bits, block by block within the caches; a bf16 is the upper half of the f32."""
+    out = np.empty(tuple(shape), dtype)
+    flat = out.reshape(-1).view(np.uint16 if dtype == BF16 else np.uint32)
+    for start in range(0, flat.size, BLOCK):
+        raw = np.empty(min(BLOCK, flat.size - start), np.uint32)
+        _fill(np.uint64(seed), np.uint64(start), raw)
+        mapped = bits(raw)
+        flat[start : start + BLOCK] = mapped >> np.uint32(16) if dtype == BF16 else mapped
+    return out
 
 
 def patterns(seed: int, shape: Iterable[int], dtype: np.dtype = BF16) -> np.ndarray:
     """Every bit pattern alike: NaN, infinities, subnormals and both zeros in their share."""
-    raw = hashed(seed, shape)
-    return (raw >> np.uint32(16)).astype(np.uint16).view(BF16) if dtype == BF16 else raw.view(F32)
+    return _mapped(seed, shape, dtype, lambda raw: raw)
 
 
 def spread(seed: int, shape: Iterable[int], low: int, high: int, dtype: np.dtype = BF16) -> np.ndarray:
     """Random sign and significand, the exponent even over 2^low .. 2^high."""
-    raw = hashed(seed, shape)
-    exponent = np.uint32(127 + low) + (((raw >> np.uint32(23)) & np.uint32(255)) * np.uint32(high - low + 1) >> np.uint32(8))
-    bits = (raw & np.uint32(0x807F_FFFF)) | (exponent << np.uint32(23))
-    return from_bits(bits >> np.uint32(16)) if dtype == BF16 else bits.view(F32)
+
+    def bits(raw):
+        exponent = np.uint32(127 + low) + (((raw >> np.uint32(23)) & np.uint32(255)) * np.uint32(high - low + 1) >> np.uint32(8))
+        return (raw & np.uint32(0x807F_FFFF)) | (exponent << np.uint32(23))
+
+    return _mapped(seed, shape, dtype, bits)
 
 
 def ordinary(seed: int, shape: Iterable[int], scale: float = 1.0, dtype: np.dtype = BF16) -> np.ndarray:
@@ -50,11 +60,13 @@ def ordinary(seed: int, shape: Iterable[int], scale: float = 1.0, dtype: np.dtyp
 
     The sum of four bytes is an exact multiple of 2^-7; f32 adds 13 lower bits; bf16 drops the bits it has no room for.
     """
-    raw = hashed(seed, shape)
-    total = sum((raw >> np.uint32(8 * i)) & np.uint32(255) for i in range(4)).astype(np.int32) - 510
-    low = (raw * np.uint32(0x9E3779B1) >> np.uint32(19)).astype(np.int32)
-    values = (total * 8192 + low).astype(np.float32) * np.float32(scale * 2.0**-20)
-    return from_bits(values.view(np.uint32) >> np.uint32(16)) if dtype == BF16 else values
+
+    def bits(raw):
+        total = sum((raw >> np.uint32(8 * i)) & np.uint32(255) for i in range(4)).view(np.int32) - np.int32(510)
+        low = (raw * np.uint32(0x9E3779B1) >> np.uint32(19)).view(np.int32)
+        return ((total * np.int32(8192) + low).astype(np.float32) * np.float32(scale * 2.0**-20)).view(np.uint32)
+
+    return _mapped(seed, shape, dtype, bits)
 
 
 def from_bits(bits, dtype: np.dtype = BF16) -> np.ndarray:
