@@ -1,4 +1,4 @@
-"""Building and calling kernels, as far as it goes without a GPU, torch or (but for the PTX) nvcc: CASES C58 and C59, refusals, argument lists."""
+"""Building and calling kernels, as far as it goes without a GPU, torch or nvcc: caches and locks, refusals, argument lists."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compiler(plan, folder):
     (folder / plan.library.name).write_bytes(plan.source.read_bytes())
 
 
-# C58: the key is the content
+# The key of the cache is the content (C58)
 
 
 @pytest.mark.parametrize("file, old, new", [("toy.cu", "256", "128"), ("toy.cuh", "reciprocal", "flushed")])
@@ -73,7 +73,7 @@ def test_same_content_is_cached_whatever_its_time(plan):
     assert not build.build(again(plan), compiler)
 
 
-# C59: many workers, one build
+# Many workers, one build (C59)
 
 
 def test_eight_processes_build_once(plan):
@@ -283,52 +283,3 @@ def test_success_is_silent_and_a_missing_launcher_is_not():
     call(SimpleNamespace(toy=lambda *_: 0), "toy", SIGNATURE, toy_arguments())
     with pytest.raises(ValueError, match=r'toy\.cu must export extern "C" int toy'):
         call(SimpleNamespace(), "toy", SIGNATURE, [])
-
-
-# PTX
-
-
-@pytest.fixture
-def nvcc():
-    try:
-        return toolchain.find_nvcc()
-    except BuildError as error:
-        pytest.skip(str(error))
-
-
-@pytest.mark.parametrize("name", build.names())
-def test_ptx_holds_only_what_the_source_spells(name, nvcc):
-    assert ptx.findings(ptx.ptx(name)) == []
-
-
-def compiled(expression, flags, folder):
-    source = f"#include <cuda_bf16.h>\n__global__ void k(float x, float y, float* o) {{\n  *o = {expression};\n}}\n"
-    (folder / "toy.cu").write_text(source)
-    return ptx.findings(ptx.ptx("toy", sources=folder, flags=("-O3", *flags)))
-
-
-@pytest.mark.parametrize(
-    "expression, flag, complaint",
-    [
-        ("x * y + 1.0f", "-fmad=true", "a fused multiply-add that the line does not spell"),
-        ("__expf(x)", "-fmad=false", "an approximate operation"),
-        ("__fdividef(x, y)", "-fmad=false", "an approximate operation"),
-        ("x / y", "-prec-div=false", "an approximate operation"),
-        ("x + y", "-ftz=true", "a flush of subnormals"),
-        ("__hmul(__float2bfloat16_rn(x), __float2bfloat16_rn(y))", "-fmad=false", "a bf16 operation that ptxas may fuse: it needs the _rn form"),
-        ("x * 0.1", "-fmad=false", "arithmetic in double precision"),
-    ],
-)
-def test_ptx_check_sees_what_no_source_spells(expression, flag, complaint, nvcc, tmp_path):
-    found = compiled(expression, [flag], tmp_path)
-    assert {(finding.place, finding.complaint) for finding in found} == {("toy.cu:3", complaint)}
-
-
-def test_ptx_check_knows_libdevice(nvcc, tmp_path):
-    assert compiled("__fdiv_rn(expf(x), tanhf(y)) + rsqrtf(x) + logf(y) + __fmaf_rn(x, y, x)", ["-fmad=false"], tmp_path) == []
-
-
-def test_source_that_does_not_compile_to_ptx(nvcc, tmp_path):
-    (tmp_path / "toy.cu").write_text("int toy(in64_t n);")
-    with pytest.raises(BuildError, match='identifier "in64_t" is undefined'):
-        ptx.ptx("toy", sources=tmp_path)

@@ -27,7 +27,8 @@ from references.contract.inputs import F32, from_bits, ordinary, patterns, sprea
 from references.rms_norm import candidates
 
 INDEPENDENT = "b"
-BENCH = ({"b": 16896, "split_k": 1, "nt": 1536, "off": 0, "eps": 1e-5, "h": 1536}, {"b": 16896, "split_k": 4, "nt": 1536, "off": 0, "eps": 1e-5, "h": 1536})
+BENCH = ({"b": 16896, "split_k": 1, "nt": 1536, "off": 0, "eps": 1e-5, "h": 1536},
+         {"b": 16896, "split_k": 4, "nt": 1536, "off": 0, "eps": 1e-5, "h": 1536})
 
 BLIND = {
     "S7.rsqrt:flushed": "the reciprocal root of a finite f32 is at least 2^-64",

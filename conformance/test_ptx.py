@@ -1,0 +1,54 @@
+"""What nvcc makes of the kernels, read from their PTX: nothing fused, approximate or flushed that no source line spells."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels_cuda import build, ptx, toolchain
+from kernels_cuda.toolchain import BuildError
+
+
+@pytest.fixture
+def nvcc():
+    try:
+        return toolchain.find_nvcc()
+    except BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", build.names())
+def test_ptx_holds_only_what_the_source_spells(name, nvcc):
+    assert ptx.findings(ptx.ptx(name)) == []
+
+
+def compiled(expression, flags, folder):
+    source = f"#include <cuda_bf16.h>\n__global__ void k(float x, float y, float* o) {{\n  *o = {expression};\n}}\n"
+    (folder / "toy.cu").write_text(source)
+    return ptx.findings(ptx.ptx("toy", sources=folder, flags=("-O3", *flags)))
+
+
+@pytest.mark.parametrize(
+    "expression, flag, complaint",
+    [
+        ("x * y + 1.0f", "-fmad=true", "a fused multiply-add that the line does not spell"),
+        ("__expf(x)", "-fmad=false", "an approximate operation"),
+        ("__fdividef(x, y)", "-fmad=false", "an approximate operation"),
+        ("x / y", "-prec-div=false", "an approximate operation"),
+        ("x + y", "-ftz=true", "a flush of subnormals"),
+        ("__hmul(__float2bfloat16_rn(x), __float2bfloat16_rn(y))", "-fmad=false", "a bf16 operation that ptxas may fuse: it needs the _rn form"),
+        ("x * 0.1", "-fmad=false", "arithmetic in double precision"),
+    ],
+)
+def test_ptx_check_sees_what_no_source_spells(expression, flag, complaint, nvcc, tmp_path):
+    found = compiled(expression, [flag], tmp_path)
+    assert {(finding.place, finding.complaint) for finding in found} == {("toy.cu:3", complaint)}
+
+
+def test_ptx_check_knows_libdevice(nvcc, tmp_path):
+    assert compiled("__fdiv_rn(expf(x), tanhf(y)) + rsqrtf(x) + logf(y) + __fmaf_rn(x, y, x)", ["-fmad=false"], tmp_path) == []
+
+
+def test_source_that_does_not_compile_to_ptx(nvcc, tmp_path):
+    (tmp_path / "toy.cu").write_text("int toy(in64_t n);")
+    with pytest.raises(BuildError, match='identifier "in64_t" is undefined'):
+        ptx.ptx("toy", sources=tmp_path)
