@@ -1,0 +1,142 @@
+"""Each fault does what its sentence says: on inputs made by hand, the right bits and the wrong ones."""
+
+import numpy as np
+import pytest
+
+from references.arith import bits, faults, libdevice, reduce
+from references.arith.site import Laboratory, Visit
+from references.contract.inputs import F32, from_bits
+
+WORDS = {name: next(getattr(m, name) for m in (bits, libdevice, reduce) if hasattr(m, name)) for name in faults._FAULTS}
+HALF = 2.0**-24  # half an ulp of 1: lost when added to 1 alone, not when two of them were added before
+
+
+def f(*values):
+    return np.array(values, F32)
+
+
+def b(*patterns):
+    return from_bits(patterns, F32)
+
+
+# word, fault, arguments, right bits, wrong bits
+TABLE = [
+    # 0x3F808000 is the tie of 0x3F80 and 0x3F81
+    ("bf", "skipped", [b(0x3F808001)], [0x3F810000], [0x3F808001]),
+    ("bf", "truncated", [b(0x3F808001, 0xBF808001, 0x7F7FFFFF)], [0x3F810000, 0xBF810000, 0x7F800000], [0x3F800000, 0xBF800000, 0x7F7F0000]),
+    ("bf", "half_away", [b(0x3F808000, 0xBF808000, 0x00008000)], [0x3F800000, 0xBF800000, 0], [0x3F810000, 0xBF810000, 0x00010000]),
+    ("bf", "flushed", [b(0x80010000)], [0x80010000], [0x80000000]),
+    ("hadd", "truncated", [f(1 + 2.0**-7), f(2.0**-8)], [0x3F820000], [0x3F810000]),
+    ("hadd", "half_away", [f(1), f(2.0**-8)], [0x3F800000], [0x3F810000]),
+    ("hadd", "flushed", [b(0x00020000), b(0x80010000)], [0x00010000], [0]),
+    # 1.0078125 * 1.5 is the tie of 0x3FC1 and 0x3FC2, 1.0234375 * 1.5 that of 0x3FC4 and 0x3FC5
+    ("hmul", "truncated", [f(1.0078125), f(1.5)], [0x3FC20000], [0x3FC10000]),
+    ("hmul", "half_away", [f(1.0234375), f(1.5)], [0x3FC40000], [0x3FC50000]),
+    ("hmul", "flushed", [f(2.0**-70), f(2.0**-60)], [0x00080000], [0]),
+    ("add", "landed", [f(1), f(2.0**-10)], [0x3F802000], [0x3F800000]),
+    ("add", "flushed", [b(0x00000003), b(0x80000001)], [0x00000002], [0]),
+    ("sub", "landed", [f(1), f(2.0**-10)], [0x3F7FC000], [0x3F800000]),
+    ("sub", "flushed", [b(0x00000001), b(0x00000003)], [0x80000002], [0x80000000]),
+    ("mul", "landed", [f(1 + 2.0**-10), f(1)], [0x3F802000], [0x3F800000]),
+    ("mul", "flushed", [f(2.0**-70), f(-(2.0**-70))], [0x80000200], [0x80000000]),
+    ("div", "landed", [f(1), f(3)], [0x3EAAAAAB], [0x3EAB0000]),
+    ("div", "flushed", [f(2.0**-100), f(2.0**40)], [0x00000200], [0]),
+    ("div", "reciprocal", [f(5), f(3)], [0x3FD55555], [0x3FD55556]),
+    ("div", "approximate", [f(1, 1), f(33, 2.0**127)], [0x3CF83E10, 0x00400000], [0x3CF83E0F, 0]),
+    ("fma", "landed", [f(1), f(1), f(2.0**-10)], [0x3F802000], [0x3F800000]),
+    ("fma", "flushed", [f(2.0**-70), f(2.0**-70), f(0)], [0x00000200], [0]),
+    # a product of 1.5 units of 2^-149 beside one unit: 2.5 rounds to 2, 2 + 1 is 3
+    ("fma", "unfused", [f(1.5 * 2.0**-75), f(2.0**-74), f(2.0**-149)], [0x00000002], [0x00000003]),
+    ("exp", "landed", [f(1)], [0x402DF854], [0x402E0000]),
+    ("exp", "flushed", [f(-100)], [0x0000001B], [0]),
+    ("exp", "fast_exp", [f(50)], [0x638C881F], [0x638C8815]),
+    ("tanh", "landed", [f(1)], [0x3F42F7D6], [0x3F430000]),
+    ("tanh", "flushed", [b(0x80000001)], [0x80000001], [0x80000000]),
+    ("tanh", "tanh_by_exp", [f(9, 44.375)], [0x3F7FFFFF, 0x3F800000], [0x3F800000, "NaN"]),
+    ("rsqrt", "landed", [f(2)], [0x3F3504F2], [0x3F350000]),
+    ("rsqrt", "exact_rsqrt", [f(2)], [0x3F3504F2], [0x3F3504F3]),
+    ("sigmoid", "landed", [f(1)], [0x3F3B26A7], [0x3F3B0000]),
+    ("sigmoid", "flushed", [f(-88)], [0x0041EDC4], [0]),
+    ("sigmoid", "sigmoid_by_tanh", [f(1, -20)], [0x3F3B26A7, 0x310DA432], [0x3F3B26A8, 0]),
+    ("zero", "minus_zero", [f(1, 2)], [0, 0], [0x80000000, 0x80000000]),
+    ("chain", "pairwise", [f(1, HALF, HALF, HALF)], 0x3F800000, 0x3F800001),
+    ("tree", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
+    ("tree", "serial", [f(1, HALF, 0, HALF), (2, 1)], 0x3F800001, 0x3F800000),
+    ("down", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
+    ("down", "serial", [f(1, HALF, 0, HALF), (2, 1)], 0x3F800001, 0x3F800000),
+    ("select", "early", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x3F800000, 0x40000000]),
+    ("select", "late", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x40400000, 0x40400000]),
+    ("join", "reversed_first", [[f(1, 2), f(3)]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x3F800000, 0x40400000]),
+    ("lanes", "blocked", [f(1, 2, 4, 8), 2], [0x40A00000, 0x41200000], [0x40400000, 0x41400000]),
+    ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
+]
+ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending")}  # tests below
+POINTLESS = {("rsqrt", "flushed")}  # its results are 2^-64 and larger
+
+
+def planted(word, fault):
+    return next(found for found in faults.faults_of(WORDS[word]) if found.__name__ == fault)
+
+
+def as_bits(result):
+    return np.where(np.isnan(result), "NaN", np.asarray(result, F32).view(np.uint32).astype(object)).tolist()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}-{row[1]}")
+def test_fault(row):
+    word, fault, args, right, wrong = row
+    assert as_bits(WORDS[word](*args)) == right
+    with np.errstate(all="ignore"):
+        assert as_bits(planted(word, fault)(Visit("S1", WORDS[word].word, tuple(args), {}, lambda x: None))) == wrong
+
+
+def test_every_fault_is_tested():
+    registered = {(word, fault.__name__) for word, found in faults._FAULTS.items() for fault in found}
+    assert {row[:2] for row in TABLE} | ELSEWHERE | POINTLESS == registered
+    assert all(fault.__doc__ and "\n" not in fault.__doc__ for found in faults._FAULTS.values() for fault in found)
+
+
+def result_of(emulate, site=None, fault=None):
+    """The emulator's result, with a fault planted."""
+    with Laboratory(faults={site: planted(*fault)} if site else {}):
+        return as_bits(emulate())
+
+
+# (1 + 2^-23)(1 - 2^-23) = 1 - 2^-46 rounds to 1
+A, B, ONE = f(1 + 2.0**-23), f(1 - 2.0**-23), f(1)
+
+
+def test_fused():
+    """Whichever operand is the product; a sum without one has nothing to contract."""
+
+    def emulate():
+        product = bits.mul(A, B)  # S1
+        return np.concatenate([bits.add(product, -ONE), bits.sub(ONE, product), bits.sub(product, ONE), bits.add(ONE, ONE)])  # S2
+
+    assert result_of(emulate) == [0, 0, 0, 0x40000000]
+    assert result_of(emulate, "S2.add", ("add", "fused")) == [0xA8800000, 0, 0, 0x40000000]
+    assert result_of(emulate, "S2.sub", ("sub", "fused")) == [0, 0x28800000, 0, 0x40000000]
+    assert result_of(emulate, "S2.sub#2", ("sub", "fused")) == [0, 0, 0xA8800000, 0x40000000]
+    assert result_of(emulate, "S2.add#2", ("add", "fused")) == [0, 0, 0, 0x40000000]
+
+
+def test_fused_squares():
+    """1 + 2^-23 plus a product that rounds up to half an ulp ties to even; the product itself is less than half."""
+
+    def emulate():
+        x = bits.mul(f(A[0], A[0] * HALF), f(1, B[0]))  # S1
+        return reduce.lanes(x, 1)  # S2
+
+    assert result_of(emulate) == [0x3F800002]
+    assert result_of(emulate, "S2.lanes", ("lanes", "fused_squares")) == [0x3F800001]
+
+
+def test_descending():
+    def emulate():
+        acc = bits.zero(ONE)  # S1
+        for i in bits.asc(3):  # S2
+            acc = bits.add(acc, f(1, HALF, HALF)[i : i + 1])  # S3
+        return acc
+
+    assert result_of(emulate) == [0x3F800000]
+    assert result_of(emulate, "S2.asc", ("asc", "descending")) == [0x3F800001]
