@@ -17,6 +17,28 @@ __device__ __forceinline__ float f(bf16 x) { return __bfloat162float(x); }
 // sigmoid(x) = 1 / (1 + exp(0 - x)), IEEE division.
 __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(__fsub_rn(0.0f, x)))); }
 
+// Eight sigmoids at once, the same bits: where 1 <= d < 2^126, one Newton step on rcp.approx gives the rounded quotient 1 / d (a test tries all
+// 2^23 significands). The quotient itself decides that for each d and branches; here the largest decides for all.
+__device__ __forceinline__ float rcp_approx(float d) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));  // for sigmoid() only
+  return r;
+}
+__device__ __forceinline__ void sigmoid8(const float (&x)[8], float (&y)[8]) {
+  float d[8], largest = 1.0f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) d[i] = __fadd_rn(1.0f, expf(__fsub_rn(0.0f, x[i])));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) largest = fmaxf(largest, d[i]);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float r = rcp_approx(d[i]);
+    y[i] = __fmaf_rn(r, __fmaf_rn(-d[i], r, 1.0f), r);
+  }
+  if (largest >= 0x1p126f)
+    for (int i = 0; i < 8; ++i) y[i] = __fdiv_rn(1.0f, d[i]);
+}
+
 // Eight bf16 in one 16-byte access.
 struct alignas(16) Bf16x8 {
   bf16 at[8];
@@ -36,6 +58,27 @@ __device__ __forceinline__ F32x8 stream_load8(const float* p) {
   F32x8 v;
   reinterpret_cast<float4*>(&v)[0] = __ldcs(reinterpret_cast<const float4*>(p));
   reinterpret_cast<float4*>(&v)[1] = __ldcs(reinterpret_cast<const float4*>(p) + 1);
+  return v;
+}
+
+__device__ __forceinline__ F32x8 load8(const float* p) {
+  F32x8 v;
+  reinterpret_cast<float4*>(&v)[0] = reinterpret_cast<const float4*>(p)[0];
+  reinterpret_cast<float4*>(&v)[1] = reinterpret_cast<const float4*>(p)[1];
+  return v;
+}
+
+// Eight landings and eight bf16 products, two an instruction.
+__device__ __forceinline__ Bf16x8 bf8(const float (&x)[8]) {
+  Bf16x8 v;
+  for (int i = 0; i < 8; i += 2) *reinterpret_cast<__nv_bfloat162*>(&v.at[i]) = __floats2bfloat162_rn(x[i], x[i + 1]);
+  return v;
+}
+__device__ __forceinline__ Bf16x8 hmul8(const Bf16x8& a, const Bf16x8& b) {
+  Bf16x8 v;
+  for (int i = 0; i < 8; i += 2)
+    *reinterpret_cast<__nv_bfloat162*>(&v.at[i]) =
+        __hmul2_rn(*reinterpret_cast<const __nv_bfloat162*>(&a.at[i]), *reinterpret_cast<const __nv_bfloat162*>(&b.at[i]));
   return v;
 }
 
