@@ -6,13 +6,12 @@
 // MISTAKE 3 = S7.select:early
 #include "conv.cuh"
 
-// As many rows side by side as the device holds, so that the taps are loaded once for many rows. `retired`: one row a thread.
-template <int C>
-static int conv_silu_rows(const float* p, const float* taps, const bf16* carry, bf16* y, bf16* next, int64_t b, int64_t nt, int64_t inner,
-                          bool retired, cudaStream_t stream) {
-  const int64_t across = ceil_div(inner, kConvThreads * C), held = ceil_div(resident_blocks(conv_rows<C>, kConvThreads), across);
-  const int64_t limit = retired ? 65535 : held, rows = b < limit ? b : limit;
-  conv_rows<C><<<dim3((unsigned)across, (unsigned)rows), kConvThreads, 0, stream>>>(p, taps, carry, y, next, b, nt, inner);
+// As many rows side by side as the device holds, so that the taps are loaded once for many rows.
+template <int C, class Activation>
+static int walk_rows(const float* p, const float* taps, const bf16* carry, bf16* y, bf16* next, int64_t b, int64_t nt, int64_t inner, int64_t side_by_side,
+                     cudaStream_t stream) {
+  const dim3 grid((unsigned)ceil_div(inner, kConvThreads * C), (unsigned)(b < side_by_side ? b : side_by_side));
+  conv_rows<C, Activation><<<grid, kConvThreads, 0, stream>>>(p, taps, carry, y, next, b, nt, inner);
   return (int)cudaGetLastError();
 }
 
@@ -30,6 +29,8 @@ extern "C" int conv_silu(const float* p, const float* taps, const bf16* carry, i
   REQUIRE(6, next || b == 0);
   REQUIRE(10, form == 0 || form == 1);
   if (b == 0) return 0;
-  const bool vector = form == 0 && conv_vector(p + off, taps, carry, y, next, nt, inner);
-  return (vector ? conv_silu_rows<8> : conv_silu_rows<1>)(p + off, taps, carry, y, next, b, nt, inner, form == 1, stream);
+  p += off;
+  if (form == 1 || !conv_vector(p, taps, carry, y, next, nt, inner)) return walk_rows<1, Silu>(p, taps, carry, y, next, b, nt, inner, 65535, stream);
+  const int64_t held = ceil_div(resident_blocks(conv_rows<8, TabledSilu>, kConvThreads), ceil_div(inner, kConvThreads * 8));
+  return (b > held * kTablePays ? walk_rows<8, TabledSilu> : walk_rows<8, Silu>)(p, taps, carry, y, next, b, nt, inner, held, stream);
 }

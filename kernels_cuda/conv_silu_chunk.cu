@@ -6,47 +6,61 @@
 // MISTAKE 3 = S7.select:early
 #include "conv.cuh"
 
-// Current form: each thread walks `rows` consecutive rows of its channels with the window in registers. It starts three rows early.
-// Two rows are on their way while one is computed.
-template <int C>
+// Current form: each thread walks `rows` consecutive rows of its channels with the window in registers. It starts three rows early, and two
+// rows are on their way while one is computed.
+template <int C, class Activation>
 __global__ void __launch_bounds__(kConvThreads) conv_chunk(const float* p, const float* taps, const bf16* carry, int64_t commit_rows, bf16* y,
                                                            bf16* next, int64_t t, int64_t nt, int64_t inner, int64_t rows) {
+  __shared__ Activation silu;
+  silu.prepare();
   const int64_t channel = ((int64_t)blockIdx.x * kConvThreads + threadIdx.x) * C;
   if (channel >= inner) return;
   const int64_t first = blockIdx.y * rows, last = first + rows < t ? first + rows : t;
-  p += channel, carry += channel, y += channel, next += channel;
+  p += channel, carry += channel;
   Convolution<C> conv(taps + channel * 4);
-  Partials<C> ahead[2];
-  for (int i = 0; i < 2; ++i) if (first + i < last) ahead[i].load(p + (first + i) * nt);
-  for (int64_t row = first - 3; row < first; ++row) {                                                  // S2
-    Partials<C> halo;
-    if (row >= 0) halo.load(p + row * nt);
-    conv.shift(row >= 0 ? conv.input(halo) : load_channels<C>(carry + (row + 3) * inner));
-  }
-  for (int64_t row = first; row < last; ++row) {
-    const Partials<C> now = ahead[0];
-    ahead[0] = ahead[1];
-    if (row + 2 < last) ahead[1].load(p + (row + 2) * nt);
-    store_channels<C>(y + row * inner, conv.step(now, row * inner + channel));
-    if (row == commit_rows - 1) conv.store_window(next, inner);                                        // S7
+  for (int64_t row = first - 3; row < first; ++row)                                                    // S2
+    conv.shift(row < 0 ? load_landed<C>(carry + (row + 3) * inner) : input(load_partials<C>(p + row * nt)));
+  Channels<C> even, odd;
+  const auto load = [&](Channels<C>& partials, int64_t row) { if (row < last) partials = load_partials<C>(p + row * nt); };
+  const auto step = [&](Channels<C>& partials, int64_t row) {
+    const Channels<C> x = input(partials);
+    load(partials, row + 2);
+    store_landed(y + row * inner + channel, conv.step(x, silu, row * inner + channel));
+    if (row == commit_rows - 1) conv.store_window(next + channel, inner);                              // S7
+  };
+  load(even, first);
+  load(odd, first + 1);
+  for (int64_t row = first; row < last; row += 2) {
+    step(even, row);
+    if (row + 1 < last) step(odd, row + 1);
   }
 }
 
-// One wave of threads, none with fewer than 16 rows to its three early ones.
-template <int C>
-static int chunk_current(const float* p, const float* taps, const bf16* carry, int64_t commit_rows, bf16* y, bf16* next, int64_t t, int64_t nt,
-                         int64_t inner, cudaStream_t stream) {
-  const int64_t across = ceil_div(inner, kConvThreads * C), held = ceil_div(resident_blocks(conv_chunk<C>, kConvThreads), across);
-  const int64_t fair = ceil_div(t, held), rows = fair > 16 ? fair : 16;
-  const dim3 grid((unsigned)across, (unsigned)ceil_div(t, rows));
-  conv_chunk<C><<<grid, kConvThreads, 0, stream>>>(p, taps, carry, commit_rows, y, next, t, nt, inner, rows);
+template <int C, class Activation>
+static int walk_chunk(const float* p, const float* taps, const bf16* carry, int64_t commit_rows, bf16* y, bf16* next, int64_t t, int64_t nt, int64_t inner,
+                      int64_t rows, cudaStream_t stream) {
+  const dim3 grid((unsigned)ceil_div(inner, kConvThreads * C), (unsigned)ceil_div(t, rows));
+  conv_chunk<C, Activation><<<grid, kConvThreads, 0, stream>>>(p, taps, carry, commit_rows, y, next, t, nt, inner, rows);
   return (int)cudaGetLastError();
 }
 
-__global__ void __launch_bounds__(kConvThreads) land_rows(const float* p, bf16* x, int64_t t, int64_t nt, int64_t inner) {
+// One wave of threads, none with fewer than 16 rows to its three early ones.
+static int chunk_current(const float* p, const float* taps, const bf16* carry, int64_t commit_rows, bf16* y, bf16* next, int64_t t, int64_t nt,
+                         int64_t inner, cudaStream_t stream) {
+  const bool vector = conv_vector(p, taps, carry, y, next, nt, inner);
+  const int64_t blocks = vector ? resident_blocks(conv_chunk<8, TabledSilu>, kConvThreads) : resident_blocks(conv_chunk<1, Silu>, kConvThreads);
+  const int64_t side_by_side = ceil_div(blocks, ceil_div(inner, kConvThreads * (vector ? 8 : 1)));
+  const int64_t fair = ceil_div(t, side_by_side), rows = fair > 16 ? fair : 16;
+  const auto walk = !vector ? walk_chunk<1, Silu> : rows > kTablePays ? walk_chunk<8, TabledSilu> : walk_chunk<8, Silu>;
+  return walk(p, taps, carry, commit_rows, y, next, t, nt, inner, rows, stream);
+}
+
+// The carried rows, then the inputs: x [3 + t, inner].
+__global__ void __launch_bounds__(kConvThreads) land_rows(const float* p, const bf16* carry, bf16* x, int64_t t, int64_t nt, int64_t inner) {
   const int64_t channel = (int64_t)blockIdx.x * kConvThreads + threadIdx.x;
   if (channel >= inner) return;
-  for (int64_t row = blockIdx.y; row < t; row += gridDim.y) x[row * inner + channel] = conv_input(p[row * nt + channel]);
+  for (int64_t row = blockIdx.y; row < t + 3; row += gridDim.y)
+    store_landed(x + row * inner + channel, row < 3 ? load_landed<1>(carry + row * inner + channel) : input(load_partials<1>(p + (row - 3) * nt + channel)));
 }
 
 // Retired form, the composition it was: land behind the carried rows, copy out every row's window, decode all rows, copy the carry.
@@ -54,10 +68,9 @@ static cudaError_t chunk_retired(const float* p, const float* taps, const bf16* 
                                  int64_t inner, bf16* x, bf16* windows, cudaStream_t stream) {
   const size_t row = inner * sizeof(bf16);
   const dim3 grid((unsigned)ceil_div(inner, kConvThreads), (unsigned)(t < 65535 ? t : 65535));
-  cudaMemcpyAsync(x, carry, 3 * row, cudaMemcpyDeviceToDevice, stream);
-  land_rows<<<grid, kConvThreads, 0, stream>>>(p, x + 3 * inner, t, nt, inner);                                                       // S1
+  land_rows<<<grid, kConvThreads, 0, stream>>>(p, carry, x, t, nt, inner);                                                            // S1
   for (int j = 0; j < 3; ++j) cudaMemcpy2DAsync(windows + j * inner, 3 * row, x + j * inner, row, row, t, cudaMemcpyDeviceToDevice, stream);   // S2
-  conv_rows<1><<<grid, kConvThreads, 0, stream>>>(p, taps, windows, y, nullptr, t, nt, inner);                                        // S3..S6
+  conv_rows<1, Silu><<<grid, kConvThreads, 0, stream>>>(p, taps, windows, y, nullptr, t, nt, inner);                                  // S3..S6
   const int64_t from = PLANT(3, commit_rows, commit_rows - 1);
   if (commit_rows) cudaMemcpyAsync(next, x + from * inner, 3 * row, cudaMemcpyDeviceToDevice, stream);                                // S7
   return cudaGetLastError();
@@ -79,9 +92,7 @@ extern "C" int conv_silu_chunk(const float* p, const float* taps, const bf16* ca
   REQUIRE(11, form == 0 || form == 1);
   if (t == 0) return 0;
   p += off;
-  if (form == 0)
-    return (conv_vector(p, taps, carry, y, next, nt, inner) ? chunk_current<8> : chunk_current<1>)(p, taps, carry, commit_rows, y, next, t, nt, inner,
-                                                                                                 stream);
+  if (form == 0) return chunk_current(p, taps, carry, commit_rows, y, next, t, nt, inner, stream);
   bf16* scratch = nullptr;  // x [3 + t, inner], then windows [t, 3, inner]
   cudaError_t status = cudaMallocAsync(&scratch, (4 * t + 3) * inner * sizeof(bf16), stream);
   if (status == cudaSuccess) {

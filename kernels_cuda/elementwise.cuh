@@ -27,7 +27,7 @@ struct Plain {
   }
 };
 
-__device__ __forceinline__ uint4 words(const bf16* p) { return *reinterpret_cast<const uint4*>(p); }
+__device__ __forceinline__ uint4 words(const bf16* p) { return __ldcs(reinterpret_cast<const uint4*>(p)); }
 __device__ __forceinline__ Bf16x8 eight_of(const uint4& words) { return load8(reinterpret_cast<const bf16*>(&words)); }
 
 // Current form: a grid that fills the device once and walks the matrix in groups of 8 columns. Row and column advance together, so no step

@@ -17,7 +17,6 @@ from references.contract.inputs import from_bits, ordinary, patterns, spread, va
 
 INDEPENDENT = "n"
 BENCH = ({"m": 16896, "n": 7168},)
-BENCH = ({"m": 16896, "n": 7168},)
 
 
 @schedule("a: bf16[m@lda, n], b: bf16[m@ldb, n] -> o: bf16[m, n]", version=1, requires=("n >= 1",))

@@ -38,7 +38,6 @@ BLIND = {
     "S6.mul:landed": "the product is landed at once",
     "S6.bf:skipped": "the store rounds as the landing does",
 }
-BENCH = ({"t": 16896, "nt": 12288, "off": 0, "inner": 12288, "commit_rows": 16896},)
 
 
 @schedule(

@@ -19,7 +19,6 @@ from references.contract.inputs import from_bits, near_ties, ordinary, patterns,
 
 INDEPENDENT = "n"
 BENCH = ({"m": 16896, "n": 12288},)
-BENCH = ({"m": 16896, "n": 12288},)
 BLIND = {
     "S1.sigmoid.sub:landed": "0 - b is a bf16 already",
     "S1.sigmoid.sub:flushed": "exp of a subnormal is 1, as exp(0) is",

@@ -22,7 +22,6 @@ from references.contract.inputs import from_bits, near_ties, ordinary, patterns,
 
 INDEPENDENT = "n"
 BENCH = ({"m": 16896, "n": 6144}, {"m": 16896, "n": 33792})
-BENCH = ({"m": 16896, "n": 6144}, {"m": 16896, "n": 33792})
 BLIND = {
     "S1.div:reciprocal": "1 / 4 is a power of two: g * 0.25 is g / 4 for every bf16",
     "S1.div:approximate": "rcp.approx of 4 is 0.25, and g * 0.25 is g / 4 for every bf16",
