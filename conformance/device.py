@@ -5,29 +5,19 @@ from __future__ import annotations
 import ctypes
 import re
 from functools import partial
-from pathlib import Path
 
 import goldens
 from conformance.compare import compare_all
 from conformance.explain import diagnose
 from conformance.gate import Prepare, check_device, interior
 from conformance.message import Finding
+from kernels_cuda import build
 from references.contract import Kernel
 from references.contract.mistakes import emulate_with, mistakes, moved
-
-SOURCES = Path(__file__).resolve().parent.parent / "kernels_cuda"
-EVERY_LAYOUT_BELOW = 1 << 24  # elements: a larger case runs in the aligned layout only
-
-
-def planted(name: str, sources: Path = SOURCES) -> dict[int, str]:
-    """The mistakes a source can be built with, by number: `// MISTAKE 1 = S4.div:reciprocal`."""
-    return {int(k): pair for k, pair in re.findall(r"//.*\bMISTAKE (\d+) = ([\w.#]+:\w+)", (sources / f"{name}.cu").read_text())}
 
 
 def build_all(wanted: list[tuple[str, tuple[str, ...]]]) -> dict[str, float | None]:
     """Build these (kernel, defines), side by side. Seconds by kernel, of its plain build; None where it was there. Errors come with `load`."""
-    from kernels_cuda import build
-
     done = build.build_all([build.Plan(name, defines, build.toolchain()) for name, defines in wanted])
     return {built.plan.name: None if built.cached else built.seconds for built in done if not built.plan.defines and not built.error}
 
@@ -36,8 +26,6 @@ def describe() -> str:
     """What kernels are built with and run on, for the build line of a message."""
     import torch
 
-    from kernels_cuda import build
-
     tools = build.toolchain()
     release = re.search(r"release [\d.]+, (V[\d.]+)", tools.nvcc)
     gpu = torch.cuda.get_device_properties(0)
@@ -45,7 +33,6 @@ def describe() -> str:
 
 
 def prepare(kernel: Kernel, defines: tuple[str, ...] = ()) -> Prepare:
-    from kernels_cuda import build
     from kernels_cuda.launch import Prepared
 
     library = build.load(kernel.name, defines)
@@ -64,7 +51,7 @@ def gate(name: str, case: str, replays: int, limit: int) -> Finding | None:
 
 def mistaken(name: str, k: int) -> tuple[list[str], list[str]]:
     """The goldens that see planted mistake k, and what is wrong with it: it must be the one that its comment names, in every bit."""
-    kernel, pair, prepared = Kernel.load(name), planted(name)[k], prepare(Kernel.load(name), (f"MISTAKE={k}",))
+    kernel, pair, prepared = Kernel.load(name), build.planted(name)[k], prepare(Kernel.load(name), (f"MISTAKE={k}",))
     return judge_mistake(kernel, pair, prepared)
 
 
@@ -89,8 +76,6 @@ def judge_mistake(kernel: Kernel, pair: str, prepared: Prepare) -> tuple[list[st
 
 def refusals(name: str) -> list[str]:
     """What the launcher of a kernel lets pass, though it must refuse it before any launch; empty where it refuses all."""
-    from kernels_cuda import build
-
     return accepted(Kernel.load(name), build.load(name))
 
 

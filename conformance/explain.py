@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.compare import Difference, compare_all
+from conformance.compare import Difference, Row, compare_all
 from conformance.message import ALL_DIFFER, BOTH_CHANGED, KERNEL_CHANGED, Finding, Run, arrays
 from goldens import Golden, make
 from goldens.rows import digest_rows, emulate_in_slices, size_along, take
@@ -38,8 +39,10 @@ def explain(
     if golden.large:
         emulator = emulate_in_slices(kernel, inputs)
         drift = _digests_off(golden, emulator)
-        inputs, got, emulator, note = narrow(kernel, inputs, got, emulator)
-        want, differences = emulator, compare_all(got, emulator, limit) or drift
+        positions, note = differing_slices(kernel, inputs, got, emulator)
+        inputs = take(kernel.signature.inputs, inputs, kernel.independent, positions)
+        got, emulator = (take(kernel.signature.outputs, side, kernel.independent, positions) for side in (got, emulator))
+        want, differences = emulator, in_place(kernel, compare_all(got, emulator, limit), positions) or drift
     else:
         again = emulated(kernel, golden)
         emulator, want, note = again.outputs, golden.outputs, ""
@@ -54,7 +57,7 @@ def explain(
         differences,
         verdict(drift, not moved(got, emulator)),
         first_landing(golden, landings, "device"),
-        diagnose(kernel, inputs, got),
+        diagnose(kernel, inputs, got) if moved(got, emulator) else [],
         replays(runs, form, layout),
         elsewhere(runs, form, layout),
         note,
@@ -77,11 +80,11 @@ def _rows_off(output: np.ndarray | None, digests: np.ndarray | None) -> str:
     return f"{rows.size:,} of {len(digests):,} rows are not the golden's, the first is row {rows[0]}" if rows.size else ""
 
 
-def narrow(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays, want: Arrays) -> tuple[Mapping, Arrays, Arrays, str]:
-    """The first slices that differ, along the size that keeps results apart, and a sentence saying which they are."""
-    dim, operands = kernel.independent, kernel.signature.outputs
+def differing_slices(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays, want: Arrays) -> tuple[np.ndarray, str]:
+    """Positions of the first slices that differ, along the size that keeps results apart (the first of all where none does); a sentence."""
+    dim = kernel.independent
     differs = np.zeros(size_along(kernel, inputs), bool)
-    for operand in operands:
+    for operand in kernel.signature.outputs:
         a, b = got[operand.name], want[operand.name]
         if dim in operand.dims and a is not None and b is not None:
             view = BITS[a.itemsize]
@@ -90,8 +93,17 @@ def narrow(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays, want: Arrays)
     count = np.count_nonzero(differs)
     positions = np.flatnonzero(differs)[:EXPLAINED_SLICES] if count else np.arange(min(len(differs), EXPLAINED_SLICES))
     listed = ", ".join(map(str, positions[:6])) + (", ..." if positions.size > 6 else "")
-    note = f"{count:,} of {len(differs):,} slices along {dim} differ; compared here: {positions.size}, {dim} = {listed}"
-    return take(kernel.signature.inputs, inputs, dim, positions), take(operands, got, dim, positions), take(operands, want, dim, positions), note
+    return positions, f"{count:,} of {len(differs):,} along {dim} differ; the rest of this message is about {positions.size} of them: {listed}"
+
+
+def in_place(kernel: Kernel, differences: Sequence[Difference], positions: np.ndarray) -> list[Difference]:
+    """Indices counted in the whole array, not in the slices that were compared."""
+    axes = {o.name: o.dims.index(kernel.independent) for o in kernel.signature.outputs if kernel.independent in o.dims}
+
+    def move(row: Row, axis: int) -> Row:
+        return replace(row, index=(*row.index[:axis], int(positions[row.index[axis]]), *row.index[axis + 1 :]))
+
+    return [replace(d, rows=tuple(move(row, axes[d.name]) for row in d.rows)) if d.name in axes else d for d in differences]
 
 
 def diagnose(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays) -> list[str]:
@@ -121,7 +133,7 @@ def first_landing(golden: Golden, differing: Mapping[str, Difference], got: str)
     """In the order of the schedule; a large case keeps no landings."""
     for site in golden.landings:
         if site in differing:
-            return f"{site} is the first landing that differs: {differing[site].headline(got)}"
+            return f"{site} is the first landing that differs: {differing[site].headline(got).removeprefix(site).lstrip(': ')}"
     sites = list(golden.landings)
     before = f"; {', '.join(sites[:-1])} before it exact" if sites[:-1] else ""
     return f"{sites[-1]}, which lands the result, is the first landing that differs{before}" if sites else ""

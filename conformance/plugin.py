@@ -26,6 +26,8 @@ class NotRun(pytest.skip.Exception):
 class Unmet(pytest.fail.Exception):
     """A golden is not met, or could not be compared. The message is written to be read, so there is no traceback."""
 
+    __module__ = "builtins"  # as pytest does it: the name is printed without one
+
     def __init__(self, text: str, finding: Finding | None = None):
         super().__init__(text, pytrace=False)
         self.finding = finding
@@ -81,7 +83,7 @@ class Gate:
         for line in report.table_lines(table, self.built):
             terminalreporter.line(line)
         for why, count in sorted(self.idle.items()):
-            terminalreporter.line(f"not run: {count} tests: {why}")
+            terminalreporter.line(f"not run ({count}): {why}")
         terminalreporter.line(report.goldens_line(self.counts, self.large, self.records))
         terminalreporter.line(gate)
         self._write(report.document(self.records, table, machine.lines(), gate, self.built))

@@ -75,7 +75,7 @@ def _lane(lane: str, mine: Sequence[Mapping], why_not: str) -> str:
     exact = sum(row["cases"] > 0 and row["exact"] == row["cases"] for row in mine)
     said = f"{exact}/{len(mine)} kernels exact"
     counted = {state: sum(row[state] for row in mine) for state in ("mismatch", "error")}
-    details = [f"{count} cases {state}" for state, count in counted.items() if count] + ([f"{idle} of {cases} cases not run"] if idle else [])
+    details = [f"{count} {state}" for state, count in counted.items() if count] + ([f"{idle} of {cases} cases not run"] if idle else [])
     return said + (f" ({', '.join(details)})" if details else "")
 
 

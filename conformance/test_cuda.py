@@ -8,10 +8,10 @@ from conformance import device
 from conformance.plugin import BUILT, NotRun, report_finding, unmet
 from conformance.worker import Worker, WorkerLost
 from goldens import GoldenError
+from kernels_cuda import build
 from kernels_cuda.buffers import MemoryFault
 from kernels_cuda.launch import CudaError, DeviceLost
 from kernels_cuda.toolchain import BuildError
-from references.contract.kernel import names
 
 CANNOT = (BuildError, CudaError, MemoryFault, WorkerLost, GoldenError, ValueError)
 
@@ -59,7 +59,7 @@ def test_cuda(golden, gpu, request):
     report_finding(finding, request, lambda: gpu.call(device.describe))
 
 
-PLANTS = [(name, k) for name in names() if (device.SOURCES / f"{name}.cu").exists() for k in device.planted(name)]
+PLANTS = [(name, k) for name in build.names() for k in build.planted(name)]
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[f"{name}/{k}" for name, k in PLANTS])
@@ -68,7 +68,7 @@ def test_planted(plant, gpu):
     name, k = plant
     with unmet(name, f"mistake {k}", *CANNOT):
         seen, wrong = gpu.call(device.mistaken, name, k)
-    assert seen, f"no golden of {name} sees {device.planted(name)[k]}"
+    assert seen, f"no golden of {name} sees {build.planted(name)[k]}"
     assert not wrong, "\n".join(wrong)
 
 

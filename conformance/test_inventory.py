@@ -1,0 +1,215 @@
+"""Every kernel is complete: source, CUDA, goldens, one schedule in all of them. Each check is shown a violation that it must find."""
+
+from dataclasses import replace
+
+import pytest
+
+import goldens
+from conformance import inventory
+from conformance.gate import interior
+from conformance.inventory import ROOT
+from conformance.plugin import NotRun
+from kernels_cuda import ptx
+from kernels_cuda.build import planted
+from kernels_cuda.toolchain import BuildError, find_nvcc
+from references.contract import Kernel, Signature
+from references.contract.kernel import names
+from references.contract.mistakes import mistakes
+
+SOURCES = [path for suffix in ("py", "cu", "cuh") for path in sorted(ROOT.rglob(f"*.{suffix}"))]
+FILES = {place: path for path in SOURCES if not (place := str(path.relative_to(ROOT))).startswith((".", "build/", "venv/"))}
+WORDS = [name for name in FILES if name.startswith("references/arith/")]
+
+
+def read(kernel: str) -> tuple[str, str, str]:
+    """Module, CUDA source, and the headers that it includes."""
+    source = ROOT / "kernels_cuda" / f"{kernel}.cu"
+    return (ROOT / "references" / f"{kernel}.py").read_text(), source.read_text(), inventory.includes(source)
+
+
+def with_nvcc() -> None:
+    try:
+        find_nvcc()
+    except BuildError as error:
+        raise NotRun(f"no nvcc: {error}") from None
+
+
+def test_every_kernel_is_everywhere():
+    assert sorted(path.stem for path in (ROOT / "kernels_cuda").glob("*.cu")) == [*names()]
+    assert sorted(path.parent.name for path in (ROOT / "goldens").glob("*/MANIFEST.json")) == [*names()]
+
+
+def test_schedule(kernel_name):
+    assert inventory.schedule_problems(kernel_name, *read(kernel_name)) == []
+
+
+def test_launcher(kernel_name):
+    assert inventory.launcher_problems(kernel_name, read(kernel_name)[1], Kernel.load(kernel_name).signature) == []
+
+
+def test_planted_mistakes(kernel_name):
+    """Each is named as the emulator's sites and faults are, and none of those that no golden can see."""
+    _, cuda, headers = read(kernel_name)
+    pairs, kernel = planted(kernel_name), Kernel.load(kernel_name)
+    assert inventory.plant_problems(kernel_name, cuda, headers, pairs) == []
+    missing = {*pairs.values()}
+    for case in kernel.cases():
+        if missing and not case.large:
+            missing -= {mistake.key for mistake in mistakes(kernel, [case.make()])}
+    assert not missing, f"no case of {kernel_name} can show {missing}"
+    assert not {*pairs.values()} & {*kernel.blind}
+
+
+def test_interior_landings_are_traced(kernel_name):
+    _, cuda, headers = read(kernel_name)
+    kernel = Kernel.load(kernel_name)
+    small = next(replace(case, guards=()) for case in kernel.cases() if not case.large)
+    assert inventory.landing_problems(kernel_name, cuda, headers, interior(goldens.make(kernel, small)).values()) == []
+
+
+def test_spelling(kernel_name):
+    assert inventory.spelling_problems(kernel_name, read(kernel_name)[0]) == []
+
+
+@pytest.mark.parametrize("place", WORDS)
+def test_every_word_says_what_it_computes(place):
+    assert inventory.docstring_problems(place, FILES[place].read_text()) == []
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_files(place):
+    assert inventory.file_problems(place, FILES[place].read_text()) == []
+
+
+def test_ptx(kernel_name):
+    """Nothing fused, approximate or flushed that the source does not spell. Bare nvcc, no GPU."""
+    with_nvcc()
+    assert [str(found) for found in ptx.findings(ptx.ptx(kernel_name))] == []
+
+
+# Violations
+
+
+MODULE = '''"""toy: as small as it gets.
+
+S1  acc = +0
+S2  o = bf(acc + x)
+"""
+from references.arith.bits import add, asc, bf, zero
+
+@schedule("x: f32[n, m], off: int -> o: bf16[n]", version=1)
+def emulate(x, off):
+    acc = zero(x[:, 0])  # S1
+    for j in asc(x.shape[1]):  # S2
+        acc = add(acc, x[:, off + j - 1])  # S2
+    return bf(acc)  # S2
+'''
+CUDA = """
+__global__ void toy_scalar() {
+  float acc = PLANT(1, 0.0f, -0.0f);   // S1  MISTAKE 1 = S1.zero:minus_zero
+  o[i] = bf(PLANT(2, acc + x, x));     // S2  MISTAKE 2 = S2.bf:skipped
+  LANDING(1, i, o[i]);
+}
+extern "C" int toy(const float* x, int64_t off, bf16 *o,
+                   int64_t n, int64_t m, int form, cudaStream_t stream) {
+"""
+SIGNATURE = Signature.parse("x: f32[n, m], off: int -> o: bf16[n]")
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def test_the_toy_is_right():
+    assert inventory.schedule_problems("toy", MODULE, CUDA, "") == []
+    assert inventory.launcher_problems("toy", CUDA, SIGNATURE) == []
+    assert inventory.plant_problems("toy", CUDA, "", {1: "S1.zero:minus_zero", 2: "S2.bf:skipped"}) == []
+    assert inventory.landing_problems("toy", CUDA, "", [1]) == []
+    assert inventory.spelling_problems("toy", MODULE) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "cuda", "said"),
+    [
+        (changed(MODULE, "S1  acc", "Sx  acc"), CUDA, "the docstring must state S1, S2, ..., states [2]"),
+        (changed(MODULE, "# S1", "#"), CUDA, "toy.py: no line is tagged S1"),
+        (changed(MODULE, "# S1", "# S1 S3"), CUDA, "toy.py: S3 is no step of the docstring"),
+        (MODULE, changed(CUDA, "// S2 ", "//"), "toy.cu: no line is tagged S2"),
+        (MODULE, changed(CUDA, "// S2 ", "// S2, S4"), "toy.cu: S4 is no step of the docstring"),
+    ],
+)
+def test_a_schedule_that_is_not_the_same_everywhere(module, cuda, said):
+    assert any(said in problem for problem in inventory.schedule_problems("toy", module, cuda, ""))
+
+
+def test_a_step_may_be_spelled_in_a_header():
+    without = changed(CUDA, "// S2 ", "//")
+    assert inventory.schedule_problems("toy", MODULE, without, "// S2, S9") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("const float* x", "float* x"), ("int64_t off", "int off"), ("n, int64_t m", "m, int64_t n"), ("int form, ", ""), ("int toy(", "int tow(")],
+)
+def test_a_launcher_with_other_parameters(old, new):
+    assert inventory.launcher_problems("toy", changed(CUDA, old, new), SIGNATURE)
+
+
+def test_plants_and_traces_that_are_missing():
+    pairs = {1: "S1.zero:minus_zero", 2: "S2.bf:skipped"}
+    assert inventory.plant_problems("toy", CUDA, "", {1: pairs[1]}) != []
+    assert "MISTAKE 2 has no PLANT(2, ...)" in inventory.plant_problems("toy", changed(CUDA, "PLANT(2", "PLANT(3"), "", pairs)[0]
+    assert inventory.landing_problems("toy", changed(CUDA, "LANDING(1", "LANDING(2"), "", [1]) == ["toy.cu: landing S1 has no LANDING(1, ...)"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("acc = acc + x[:, 0]", "`acc + x[:, 0]` is bare arithmetic"),
+        ("acc += x[:, 0]", "is bare arithmetic"),
+        ("acc = -acc", "is bare arithmetic"),
+        ("acc = x @ x", "rounds in an order of NumPy's own"),
+        ("acc = x.sum(0)", "x.sum rounds in an order"),
+        ("acc = np.exp(acc)", "np.exp rounds in an order"),
+        ("acc = np.add(acc, 1)", "np.add() is no word"),
+        ("acc = abs(acc)", "abs() is no word"),
+        ("acc = add(acc, off * 0.5)", "`off * 0.5` is bare arithmetic"),
+    ],
+)
+def test_an_emulator_that_computes_by_itself(line, said):
+    assert any(said in problem for problem in inventory.spelling_problems("toy", changed(MODULE, "    return", f"    {line}\n    return")))
+
+
+def test_other_parts_of_a_module_do_not_sum_either():
+    assert inventory.spelling_problems("toy", MODULE + "\ndef make():\n    return np.einsum('i->', x)\n")
+
+
+def test_words_without_a_docstring():
+    text = '@landing\ndef bf(x):\n    return x\n\n@site\ndef add(a):\n    """a"""\n\ndef helper(x):\n    return x\n'
+    assert inventory.docstring_problems("bits.py", text) == ["bits.py:2: bf has no docstring"]
+
+
+def test_long_files_and_ways_out():
+    assert inventory.file_problems("a/b.py", "\n" * 300) == []
+    assert "301 lines, at most 300" in inventory.file_problems("a/b.py", "\n" * 301)[0]
+    assert inventory.file_problems("a/test_b.py", "\n" * 400) == [] != inventory.file_problems("a/test_b.py", "\n" * 401)
+    for way in ("/" + "home/x", ".." + "/x"):
+        assert "b.py:1: " in inventory.file_problems("b.py", f'open("{way}")')[0]
+
+
+CONTRACTED = """#include "common.cuh"
+__global__ void bad(const float* a, float* o) {
+  o[0] = a[0] * a[1] + a[2];
+  o[1] = __fdividef(a[3], a[4]);
+  o[2] = __fmaf_rn(a[5], a[6], a[7]);
+}
+"""
+
+
+def test_a_contraction_and_an_approximation_are_found_in_the_ptx(tmp_path):
+    with_nvcc()
+    (tmp_path / "common.cuh").write_text((ROOT / "kernels_cuda/common.cuh").read_text())
+    (tmp_path / "bad.cu").write_text(CONTRACTED)
+    found = ptx.findings(ptx.ptx("bad", sources=tmp_path, flags=("-O3",)))
+    assert [(one.place, one.opcode) for one in found] == [("bad.cu:3", "fma.rn.f32"), ("bad.cu:4", "div.approx.f32")]
