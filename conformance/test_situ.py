@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from references.arith.bits import as_bf16, as_f32, bf, div, mul
-from references.arith.libdevice import sigmoid, tanh
+from references.arith import as_bf16, as_f32, bf, div, mul, sigmoid, tanh
 from references.contract import Kernel
 from references.contract.inputs import from_bits, values
 from references.contract.mistakes import emulate_with, find, same_bits
