@@ -113,7 +113,7 @@ def spelling_problems(name: str, module: str) -> list[str]:
 
 
 def _is_arith(node: ast.ImportFrom) -> bool:
-    return (node.module or "").startswith("references.arith.")
+    return (node.module or "").startswith("references.arith")
 
 
 def _integers(emulate: ast.FunctionDef) -> set[str]:

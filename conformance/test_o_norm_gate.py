@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from references.arith.bits import div, fma
+from references.arith import div, fma
 from references.arith.mufu import rcp_approx
 
 

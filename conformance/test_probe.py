@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from references.arith.bits import as_bf16, bf
-from references.arith.mma import gemm
+from references.arith import as_bf16, bf, gemm
 from references.probe import tensor_core, units
 from references.probe.regimes import REGIMES
 

@@ -5,9 +5,7 @@ import timeit
 import numpy as np
 import pytest
 
-from references.arith.bits import add, asc, bf, mul, zero
-from references.arith.libdevice import sigmoid
-from references.arith.reduce import chain
+from references.arith import add, asc, bf, chain, mul, sigmoid, zero
 from references.arith.site import Laboratory, Visit, site
 from references.contract import kernels
 

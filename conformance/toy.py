@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from references.arith.bits import add, asc, bf, mul, zero
+from references.arith import add, asc, bf, mul, zero
 from references.contract import Case, Kernel, schedule
 from references.contract.inputs import BF16, F32, spread, values
 

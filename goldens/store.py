@@ -11,7 +11,7 @@ import numpy as np
 
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
 from goldens.rows import digest_rows, emulate_in_slices, sample_positions, take
-from references.arith.bits import as_bf16
+from references.arith import as_bf16
 from references.arith.site import Laboratory, Visit
 from references.contract import Case, Kernel
 from references.contract.mistakes import emulate_with, mistakes, moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from references.arith.bits import add, as_f32, asc, bf, fma, zero
+from references.arith import add, as_f32, asc, bf, fma, zero
 from references.contract.inputs import BF16, F32, from_bits, near_ties, patterns, spread, values
 
 Channels = tuple[np.ndarray, np.ndarray, np.ndarray]  # carry bf16 [3, n] oldest first, p f32 [n], taps f32 [n, 4]

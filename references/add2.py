@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import hadd
+from references.arith import hadd
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, ordinary, patterns, spread, values
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import add, asc, bf, zero
+from references.arith import add, asc, bf, zero
 from references.contract import Case, schedule
 from references.contract.inputs import F32, from_bits, ordinary, patterns, spread, values
 

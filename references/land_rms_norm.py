@@ -19,9 +19,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import add, as_f32, asc, bf, div, mul, zero
-from references.arith.libdevice import rsqrt
-from references.arith.reduce import lanes, tree
+from references.arith import add, as_f32, asc, bf, div, lanes, mul, rsqrt, tree, zero
 from references.contract import Case, schedule
 from references.contract.inputs import F32, from_bits, ordinary, patterns, spread, values
 from references.rms_norm import candidates

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import as_f32, bf, hmul, mul
-from references.arith.libdevice import sigmoid
+from references.arith import as_f32, bf, hmul, mul, sigmoid
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, near_ties, ordinary, patterns, spread, values
 

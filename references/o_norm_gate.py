@@ -17,9 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import add, bf, div, hmul, mul
-from references.arith.libdevice import rsqrt, sigmoid
-from references.arith.reduce import tree
+from references.arith import add, bf, div, hmul, mul, rsqrt, sigmoid, tree
 from references.contract import Case, schedule
 from references.contract.inputs import F32, from_bits, hashed, ordinary, patterns, spread, values
 

@@ -16,9 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import add, bf, div, mul
-from references.arith.libdevice import rsqrt
-from references.arith.reduce import lanes, tree
+from references.arith import add, bf, div, lanes, mul, rsqrt, tree
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, hashed, ordinary, patterns, spread, values
 

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references.arith.bits import as_f32, bf, div, mul
-from references.arith.libdevice import sigmoid, tanh
+from references.arith import as_f32, bf, div, mul, sigmoid, tanh
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, near_ties, ordinary, patterns, spread, values
 

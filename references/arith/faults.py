@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from references.arith.bits import add, asc, bf, div, fma, hadd, hmul, join, mul, select, sqrt, sub, zero
+from references.arith.bits import bf, hadd, hmul
+from references.arith.ieee import add, div, fma, mul, sqrt, sub
 from references.arith.libdevice import exp, exp_fast, rsqrt, sigmoid, tanh
+from references.arith.move import asc, join, select, zero
 from references.arith.mufu import rcp_approx
 from references.arith.reduce import chain, down, lanes, tree
 from references.arith.site import Visit

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from references.arith.bits import F32, add, div, fma32, fma32_rm, fma_defined, fma_rm_defined, sub
+from references.arith.bits import F32
+from references.arith.ieee import add, div, fma32, fma32_rm, fma_defined, fma_rm_defined, sub
 from references.arith.mufu import elementwise, ex2_approx_defined, ex2_loop, rcp_approx_defined, rcp_loop, rsqrt_approx, table
 from references.arith.site import site
 

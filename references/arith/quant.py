@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from references.arith.bits import absolute, amax, div, maximum
+from references.arith.ieee import absolute, amax, div, maximum
 from references.arith.site import landing, site
 
 

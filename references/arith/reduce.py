@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from references.arith.bits import add, fma, zero
+from references.arith.ieee import add, fma
+from references.arith.move import zero
 from references.arith.site import site
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from references.arith.bits import as_bf16, as_f32, bf
+from references.arith import as_bf16, as_f32, bf
 from references.arith.site import planted
 from references.contract.case import Case
 from references.contract.signature import DTYPES, Signature

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from references.arith.bits import add, as_bf16, bf, zero
-from references.arith.mma import dot16, gemm
+from references.arith import add, as_bf16, bf, dot16, gemm, zero
 from references.probe.device import Device
 from references.probe.regimes import REGIMES
 

@@ -1,0 +1,13 @@
+"""The only code that rounds or orders: the words that emulators are spelled with."""
+
+from references.arith.bits import as_bf16, as_f32, bf, hadd, hmul
+from references.arith.ieee import absolute, add, amax, div, fma, maximum, mul, sqrt, sub
+from references.arith.libdevice import exp, log, rsqrt, sigmoid, tanh
+from references.arith.mma import dot16, gemm
+from references.arith.move import asc, full, join, select, zero
+from references.arith.reduce import chain, chain_fma, down, lanes, tree
+
+__all__ = [
+    "absolute", "add", "amax", "as_bf16", "as_f32", "asc", "bf", "chain", "chain_fma", "div", "dot16", "down", "exp", "fma", "full", "gemm", "hadd",
+    "hmul", "join", "lanes", "log", "maximum", "mul", "rsqrt", "select", "sigmoid", "sqrt", "sub", "tanh", "tree", "zero",
+]

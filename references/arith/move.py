@@ -1,0 +1,43 @@
+"""Seeds, orders and data movement: nothing is computed, but a kernel can get each of them wrong, so each is a site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from references.arith.bits import F32, operand
+from references.arith.site import site
+
+
+@site
+def zero(like: np.ndarray) -> np.ndarray:
+    """+0 of the shape of `like`: the seed of a sum."""
+    return np.zeros(np.shape(like), F32)
+
+
+@site
+def full(like: np.ndarray, value: float) -> np.ndarray:
+    """`value` as f32, in the shape of `like`."""
+    return np.full(np.shape(like), operand(value), F32)
+
+
+@site
+def join(arrays: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
+    """Arrays one after the other along `axis`."""
+    return np.concatenate([np.asarray(a) for a in arrays], axis)
+
+
+@site
+def select(x: np.ndarray, index, axis: int = 0) -> np.ndarray:
+    """Entries `index` of `axis`. A negative index is an error: padding ids are -1 and must not fetch the last entry."""
+    index = np.asarray(index)
+    if index.size and (index.min() < 0 or index.max() >= np.shape(x)[axis]):
+        raise ValueError(f"index: 0..{np.shape(x)[axis] - 1} expected, got {index.min()}..{index.max()}")
+    return np.take(x, index, axis)
+
+
+@site
+def asc(n: int) -> range:
+    """0, 1, ..., n - 1: a loop whose order is part of the schedule."""
+    return range(n)
