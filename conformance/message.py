@@ -57,7 +57,8 @@ class Finding:
     @property
     def headline(self) -> str:
         place = f" {self.place}" if self.place else ""
-        return f"{self.kernel}/{self.case}{place}: {self.differences[0].headline(self.got)}"
+        of_large = f" ({self.note.partition(';')[0]})" if self.note else ""
+        return f"{self.kernel}/{self.case}{place}: {self.differences[0].headline(self.got)}{of_large}"
 
     @property
     def source(self) -> str:

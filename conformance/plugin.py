@@ -1,4 +1,4 @@
-"""What becomes of the gate's tests: the state "not run", the header, the table, the reports. It works alike under -n.
+"""What becomes of the gate's tests: the state "not run" (pytest's skip), the header, the table, the reports. It works alike under -n.
 
 A worker attaches plain data to pytest's own reports, which travel; whoever prints (the controller, or the only process) collects it there.
 """
@@ -17,10 +17,6 @@ from conformance.message import Finding, save
 from conformance.report_html import write_html
 
 BUILT = pytest.StashKey[dict]()  # seconds of each kernel's plain build in this process, None where it was there
-
-
-class NotRun(pytest.skip.Exception):
-    """The test could not do its work here: a state of its own, neither passed nor failed."""
 
 
 class Unmet(pytest.fail.Exception):
@@ -51,7 +47,7 @@ class Gate:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
         made = yield
-        if made.skipped and isinstance(call.excinfo.value, NotRun):
+        if made.skipped and not hasattr(made, "wasxfail"):
             made.not_run = str(call.excinfo.value)
         mark = item.get_closest_marker("gate")
         if mark and (made.when == "call" or (made.when == "setup" and not made.passed)):
@@ -111,12 +107,13 @@ def _record(item: pytest.Item, lane: str, made: pytest.TestReport, call: pytest.
 
 
 @contextmanager
-def unmet(kernel: str, case: str, *errors: type[Exception]) -> Iterator[None]:
+def unmet(what: str, *errors: type[Exception]) -> Iterator[None]:
     """These errors as one message without a traceback: they say by themselves what is wrong."""
+    __tracebackhide__ = True
     try:
         yield
     except errors as error:
-        raise Unmet(f"{kernel}/{case}: {type(error).__name__}: {error}") from None
+        raise Unmet(f"{what}: {type(error).__name__}: {error}") from None
 
 
 def report_finding(finding: Finding | None, request: pytest.FixtureRequest, build: Callable[[], str] = str) -> None:

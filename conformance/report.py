@@ -92,7 +92,7 @@ def annotations(records: Iterable[Mapping]) -> list[str]:
     lines = []
     for one in records:
         if one["state"] in ("mismatch", "error"):
-            file = one.get("source", f"references/{one['kernel']}.py")
+            file = one.get("source", f"kernels_cuda/{one['kernel']}.cu" if one["lane"] == "device" else f"references/{one['kernel']}.py")
             said = one.get("headline") or one["text"].splitlines()[0]
             lines.append(f"::error file={_escape(file, True)},title={_escape(one['kernel'] + '/' + one['case'], True)}::{_escape(said)}")
     return lines

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from conformance import device
-from conformance.plugin import BUILT, NotRun, report_finding, unmet
+from conformance.plugin import BUILT, report_finding, unmet
 from conformance.worker import Worker, WorkerLost
 from goldens import GoldenError
 from kernels_cuda import build
@@ -34,8 +34,9 @@ def gpu(request):
     if why and option.require_gpu:
         pytest.fail(f"--require-gpu: {why}", pytrace=False)
     if why:
-        raise NotRun(why)
-    return request.getfixturevalue("worker")
+        pytest.skip(why)
+    with unmet("building the kernels", *CANNOT):
+        return request.getfixturevalue("worker")
 
 
 def device_missing() -> str:
@@ -54,7 +55,7 @@ def _plans(item) -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.gate("device")
 def test_cuda(golden, gpu, request):
     name, case = golden
-    with unmet(name, case, *CANNOT):
+    with unmet(f"{name}/{case}", *CANNOT):
         finding = gpu.call(device.gate, name, case, request.config.option.replays, request.config.option.max_mismatches)
     report_finding(finding, request, lambda: gpu.call(device.describe))
 
@@ -66,7 +67,7 @@ PLANTS = [(name, k) for name in build.names() for k in build.planted(name)]
 def test_planted(plant, gpu):
     """A mistake compiled into the kernel is seen by its goldens, diagnosed as what it is, and has the bits the emulated mistake has."""
     name, k = plant
-    with unmet(name, f"mistake {k}", *CANNOT):
+    with unmet(f"{name}, mistake {k}", *CANNOT):
         seen, wrong = gpu.call(device.mistaken, name, k)
     assert seen, f"no golden of {name} sees {build.planted(name)[k]}"
     assert not wrong, "\n".join(wrong)
@@ -74,7 +75,7 @@ def test_planted(plant, gpu):
 
 def test_refusals(kernel_name, gpu):
     """A bad argument comes back as an error that names it, before any launch."""
-    with unmet(kernel_name, "refusals", *CANNOT):
+    with unmet(kernel_name, *CANNOT):
         assert gpu.call(device.refusals, kernel_name) == []
 
 

@@ -11,6 +11,6 @@ from references.contract import Kernel
 @pytest.mark.gate("emulator")
 def test_emulator(golden, request):
     name, case = golden
-    with unmet(name, case, goldens.GoldenError, ValueError):
+    with unmet(f"{name}/{case}", goldens.GoldenError, ValueError):
         finding = check_emulator(Kernel.load(name), goldens.load(name, case), request.config.option.max_mismatches)
     report_finding(finding, request)

@@ -125,6 +125,8 @@ def test_a_large_case_shows_the_slices_that_differ():
     found = check(kernel, MANY, stand_in(kernel, spoil=spoil))
     assert found.note == "2 of 40 along m differ; the rest of this message is about 2 of them: 17, 30"
     assert [row.index for row in found.differences[0].rows] == [(17, 5), (30, 5)]
+    assert found.headline.startswith("toy/many current/aligned: o differs in 2 of 32 (6.2 %), worst 1 ulp, first at [17, 5]: device ")
+    assert found.headline.endswith(" (2 of 40 along m differ)")
     assert found.verdict == KERNEL_CHANGED and found.arrays["in.x"].shape[0] == 2
     found = check(kernel, MANY, stand_in(kernel, TRUNCATED))
     assert found.diagnosis == ["the device's bits are those of S3.bf: the landing truncates instead of rounding to nearest even"]

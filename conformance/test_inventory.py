@@ -8,10 +8,7 @@ import goldens
 from conformance import inventory
 from conformance.gate import interior
 from conformance.inventory import ROOT
-from conformance.plugin import NotRun
-from kernels_cuda import ptx
 from kernels_cuda.build import planted
-from kernels_cuda.toolchain import BuildError, find_nvcc
 from references.contract import Kernel, Signature
 from references.contract.kernel import names
 from references.contract.mistakes import mistakes
@@ -25,13 +22,6 @@ def read(kernel: str) -> tuple[str, str, str]:
     """Module, CUDA source, and the headers that it includes."""
     source = ROOT / "kernels_cuda" / f"{kernel}.cu"
     return (ROOT / "references" / f"{kernel}.py").read_text(), source.read_text(), inventory.includes(source)
-
-
-def with_nvcc() -> None:
-    try:
-        find_nvcc()
-    except BuildError as error:
-        raise NotRun(f"no nvcc: {error}") from None
 
 
 def test_every_kernel_is_everywhere():
@@ -81,12 +71,6 @@ def test_files(place):
     assert inventory.file_problems(place, FILES[place].read_text()) == []
 
 
-def test_ptx(kernel_name):
-    """Nothing fused, approximate or flushed that the source does not spell. Bare nvcc, no GPU."""
-    with_nvcc()
-    assert [str(found) for found in ptx.findings(ptx.ptx(kernel_name))] == []
-
-
 # Violations
 
 
@@ -95,7 +79,7 @@ MODULE = '''"""toy: as small as it gets.
 S1  acc = +0
 S2  o = bf(acc + x)
 """
-from references.arith.bits import add, asc, bf, zero
+from references.arith import add, asc, bf, zero
 
 @schedule("x: f32[n, m], off: int -> o: bf16[n]", version=1)
 def emulate(x, off):
@@ -196,20 +180,3 @@ def test_long_files_and_ways_out():
     assert inventory.file_problems("a/test_b.py", "\n" * 400) == [] != inventory.file_problems("a/test_b.py", "\n" * 401)
     for way in ("/" + "home/x", ".." + "/x"):
         assert "b.py:1: " in inventory.file_problems("b.py", f'open("{way}")')[0]
-
-
-CONTRACTED = """#include "common.cuh"
-__global__ void bad(const float* a, float* o) {
-  o[0] = a[0] * a[1] + a[2];
-  o[1] = __fdividef(a[3], a[4]);
-  o[2] = __fmaf_rn(a[5], a[6], a[7]);
-}
-"""
-
-
-def test_a_contraction_and_an_approximation_are_found_in_the_ptx(tmp_path):
-    with_nvcc()
-    (tmp_path / "common.cuh").write_text((ROOT / "kernels_cuda/common.cuh").read_text())
-    (tmp_path / "bad.cu").write_text(CONTRACTED)
-    found = ptx.findings(ptx.ptx("bad", sources=tmp_path, flags=("-O3",)))
-    assert [(one.place, one.opcode) for one in found] == [("bad.cu:3", "fma.rn.f32"), ("bad.cu:4", "div.approx.f32")]
