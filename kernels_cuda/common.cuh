@@ -49,6 +49,9 @@ __device__ __forceinline__ Bf16x8 load8(const bf16* p) {
   return v;
 }
 __device__ __forceinline__ void store8(bf16* p, const Bf16x8& v) { *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v); }
+__device__ __forceinline__ void stream_store8(bf16* p, const Bf16x8& v) {  // first to leave the caches
+  __stcs(reinterpret_cast<uint4*>(p), *reinterpret_cast<const uint4*>(&v));
+}
 
 // Eight f32 in two 16-byte accesses, first to leave the caches: for what is read once.
 struct alignas(16) F32x8 {
@@ -87,11 +90,11 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Blocks that the device holds at once: the grid of a kernel that walks its work.
 template <class... Arguments>
-static int64_t resident_blocks(void (*kernel)(Arguments...), int threads) {
+static int64_t resident_blocks(void (*kernel)(Arguments...), int threads, size_t shared = 0) {
   int device = 0, processors = 0, blocks = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared);
   return (int64_t)processors * blocks;
 }
 

@@ -4,7 +4,17 @@
 
 static const int kSums = 256;  // partial sums of a row: sum t takes columns t, t + 256, ...
 static const int kShared = 227 * 1024;  // bytes of shared memory a block can have on sm_90
+static const int kRows = 4;  // rows a block where a warp takes a row
 static const unsigned kWarp = 0xffffffffu;
+
+// Eight bf16 as f32, an instruction each.
+__device__ __forceinline__ void widen8(const Bf16x8& v, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const unsigned pair = reinterpret_cast<const unsigned*>(v.at)[i / 2];
+    x[i] = __uint_as_float(pair << 16), x[i + 1] = __uint_as_float(pair & 0xffff0000u);
+  }
+}
 
 // tree(128, 64, ..., 1), or from `threads` / 2 on, with one term a thread: across warps through shared memory, then by shuffle.
 template <int threads>
@@ -40,3 +50,12 @@ __device__ __forceinline__ float group_tree(float (&term)[8]) {
   return term[0];
 }
 
+// A kernel that walks the rows, one a warp: a grid that fills the device once, `shared` bytes a block.
+template <class... Arguments>
+static int launch_rows(void (*kernel)(Arguments...), int64_t b, int64_t shared, cudaStream_t stream, Arguments... arguments) {
+  const cudaError_t refused = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+  if (refused != cudaSuccess) return (int)refused;
+  const int64_t needed = ceil_div(b, kRows), resident = resident_blocks(kernel, kRows * 32, (size_t)shared);
+  kernel<<<(unsigned)(needed < resident ? needed : resident), kRows * 32, (size_t)shared, stream>>>(arguments...);
+  return (int)cudaGetLastError();
+}
