@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from references.arith import as_bf16, bf, gemm
-from references.probe import tensor_core, units
+from references.probe import tensor_core, units, vendor
 from references.probe.regimes import REGIMES
 
 HARDWARE = Path(__file__).resolve().parents[1] / "goldens" / "hardware"
@@ -58,28 +58,48 @@ def test_regimes_reach_what_they_are_for():
         assert np.isnan(results[name]).any() and np.isfinite(results[name]).any()
 
 
-class Vendor:
-    """A vendor whose GEMM adds its partials in the given order; its bf16 output is landed from f32 scaled by `bf16_scale`."""
+K = 896  # 14 tiles of 64: 4 parts of 64 are not the equal ones; of 128 in 3, of 32 in 6 and of 16 in 3 give parts that no other tile gives
 
-    def __init__(self, splits: int, order: slice = np.s_[:], bf16_scale: float = 1.0):
-        self.splits, self.order, self.bf16_scale = splits, order, np.float32(bf16_scale)
+
+class Vendor:
+    """A vendor whose GEMM adds the chains of k's parts as listed by their widths; its bf16 output is landed from f32 scaled by `bf16_scale`."""
+
+    def __init__(self, *widths: int, descending: bool = False, bf16_scale: float = 1.0):
+        stops = np.cumsum(widths)
+        self.parts = [slice(stop - width, stop) for width, stop in zip(widths, stops, strict=True)][:: -1 if descending else 1]
+        self.bf16_scale = np.float32(bf16_scale)
 
     def vendor(self, m: int, n: int, k: int, rows: np.ndarray, columns: np.ndarray) -> dict[str, np.ndarray]:
         drawn = np.random.default_rng(m)
-        a, b = (as_bf16(bf(drawn.standard_normal((len(index), 512)).astype(np.float32))) for index in (rows, columns))
+        a, b = (as_bf16(bf(drawn.standard_normal((len(index), k)).astype(np.float32))) for index in (rows, columns))
         total = np.zeros((len(rows), len(columns)), np.float32)
-        for partial in gemm(a, b, self.splits)[self.order]:
-            total = total + partial
+        for part in self.parts:
+            total = total + gemm(a[:, part], b[:, part])[0]
         return {"a": a, "b": b, "f32": total, "bf16": as_bf16(bf(total * self.bf16_scale))}
 
 
-@pytest.mark.parametrize(("vendor", "split", "lands"), [
-    (Vendor(1), 1, True), (Vendor(4), 4, True), (Vendor(4, np.s_[::-1]), 0, True), (Vendor(2, bf16_scale=1.01), 2, False),
+@pytest.mark.parametrize(("device", "cell"), [
+    (Vendor(896), "1"), (Vendor(224, 224, 224, 224), "4"), (Vendor(*[64] * 14), "14"), (Vendor(448, 448, bf16_scale=1.01), "2*"),
+    (Vendor(256, 256, 256, 128), "4u64"), (Vendor(384, 384, 128), "3u128"), (Vendor(*[160] * 5, 96), "6u32"), (Vendor(304, 304, 288), "3u16"),
+    (Vendor(256, 256, 256, 128, descending=True), "-"), (Vendor(128, 256, 256, 256), "-"), (Vendor(256, 192, 256, 192), "-"),
+    (Vendor(*[16] * 56), "-"),
 ])
-def test_a_moved_accumulation_order_is_explained(vendor, split, lands, monkeypatch):
-    monkeypatch.setattr(tensor_core, "PROJECTIONS", {"small": (128, 512)})
-    found = list(tensor_core.vendor(vendor, rows=(1, 64)))
-    assert [(one.m, one.split, one.lands) for one in found] == [(1, split, lands), (64, split, lands)]
+def test_an_accumulation_order_is_named(device, cell, monkeypatch):
+    monkeypatch.setattr(vendor, "PROJECTIONS", {"small": (128, K)})
+    assert [(one.m, one.cell()) for one in vendor.sweep(device, rows=(1, 64))] == [(1, cell), (64, cell)]
+
+
+def test_every_order_is_tried_once():
+    for _, k in vendor.PROJECTIONS.values():
+        parts = [order.part(k) for order in vendor.orders(k)]
+        assert len(parts) == len(set(parts)) and all(-(-k // part) <= vendor.SPLITS for part in parts)
+        assert {k // splits for splits in range(1, vendor.SPLITS + 1) if k % (16 * splits) == 0} <= set(parts)
+
+
+@pytest.mark.parametrize(("splits", "tile", "problem"), [(0, 64, "splits must be positive, not 0"), (4, 24, "16, not 24"), (4, 0, "16, not 0")])
+def test_an_order_that_is_none(splits, tile, problem):
+    with pytest.raises(ValueError, match=problem):
+        vendor.Order(splits, tile)
 
 
 @pytest.fixture(params=RECORDED, ids=lambda folder: folder.name)
@@ -109,11 +129,15 @@ def test_recorded_tensor_core(recorded):
 
 
 def test_recorded_vendor(recorded):
-    vendor = recorded("probe_vendor.npz")
-    assert len(vendor["splits"]) > 4
-    for i, split in enumerate(vendor["splits"]):
-        slices = {name: as_f32_bits(vendor[f"{i}.{name}"]) for name in ("a", "b")}
-        assert np.array_equal(tensor_core.merged(slices, int(split)).view(np.uint32), vendor[f"{i}.f32"]), i
+    """Of all orders exactly the recorded one reproduces the product."""
+    file, uneven = recorded("probe_vendor.npz"), 0
+    for i, (splits, tile) in enumerate(zip(file["splits"], file["tiles"], strict=True)):
+        slices, order = {name: as_f32_bits(file[f"{i}.{name}"]) for name in ("a", "b", "f32")}, vendor.Order(int(splits), int(tile))
+        k = slices["a"].shape[1]
+        assert [tried for tried in vendor.orders(k) if vendor.same(vendor.merged(slices, tried), slices["f32"])] == [order], i
+        assert vendor.same(as_bf16(bf(slices["f32"])), file[f"{i}.bf16"]), i
+        uneven += not order.even(k)
+    assert uneven > 4 and len(file["splits"]) - uneven > 4
 
 
 def as_f32_bits(bits: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from references.probe import tensor_core, units
+from references.probe import tensor_core, units, vendor
 from references.probe.device import Device
 
 HARDWARE = Path(__file__).resolve().parents[2] / "goldens" / "hardware"
@@ -46,27 +46,23 @@ def probe_tensor_core(device: Device, results: int, threads: int) -> dict[str, d
     return counts
 
 
-def probe_vendor(device: Device) -> list[tensor_core.Vendor]:
-    found = list(tensor_core.vendor(device))
-    print("vendor GEMM, bf16 x bf16: the split of k whose f32 partials, added in order, reproduce it")
-    print("('-': none of 1..8 equal parts does; '*': the bf16 output is not the landed f32 output)")
+def probe_vendor(device: Device) -> list[vendor.Product]:
+    found = list(vendor.sweep(device))
+    print("vendor GEMM, bf16 x bf16: the parts of k whose f32 chains, added in order, reproduce it")
+    print(f"(4: equal parts; 7u64: whole tiles of 64, the last part shorter; '-': none of 1..{vendor.SPLITS} parts of whole tiles does;")
+    print(" '*': the bf16 output is not the landed f32 output)")
     rows = sorted({one.m for one in found})
     print(f"{'projection':20} {'n':>6} {'k':>6}  " + "".join(f"{f'm={m}':>7}" for m in rows))
-    for name, (n, k) in tensor_core.PROJECTIONS.items():
-        cells = [f"{one.split or '-'}{'' if one.lands else '*'}" for one in found if one.name == name]
-        print(f"{name:20} {n:>6} {k:>6}  " + "".join(f"{cell:>7}" for cell in cells))
+    for name, (n, k) in vendor.PROJECTIONS.items():
+        print(f"{name:20} {n:>6} {k:>6}  " + "".join(f"{one.cell():>7}" for one in found if one.name == name))
     return found
 
 
-def record(device: Device, summary: dict, found: list[tensor_core.Vendor]) -> None:
+def record(device: Device, summary: dict, found: list[vendor.Product]) -> None:
     """Write goldens/hardware/<arch>/: samples that CPU tests hold the emulator to, and probe.json last."""
     folder = HARDWARE / device.arch
     folder.mkdir(parents=True, exist_ok=True)
-    kept = [one for one in found if one.split and one.m in (1, 16, 128, 1024) and one.k <= 7168][:16]
-    vendor = {f"{i}.{key}": value.view(f"u{value.itemsize}")[..., :8] if key in ("f32", "bf16") else value.view("u2")[:8]
-              for i, one in enumerate(kept) for key, value in one.slices.items()}
-    vendor["splits"] = np.array([one.split for one in kept], np.uint8)
-    files = {"probe_units.npz": units.samples(device), "probe_mma.npz": tensor_core.samples(device), "probe_vendor.npz": vendor}
+    files = {"probe_units.npz": units.samples(device), "probe_mma.npz": tensor_core.samples(device), "probe_vendor.npz": vendor.samples(found)}
     for name, arrays in files.items():
         partial = folder / (name + ".partial")
         with open(partial, "wb") as file:
@@ -90,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     summary["mismatches_of_2^32"] = probe_units(device, threads)
     summary["mma"] = probe_tensor_core(device, args.results, threads)
     found = probe_vendor(device)
-    summary["vendor"] = [{key: value for key, value in vars(one).items() if key != "slices"} for one in found]
+    summary["vendor"] = [one.summary() for one in found]
     if args.record:
         record(device, summary, found)
     wrong = sum(summary["table_entries_moved"].values()) + sum(summary["mismatches_of_2^32"].values())
