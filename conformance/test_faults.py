@@ -54,6 +54,7 @@ TABLE = [
     ("tanh", "landed", [f(1)], [0x3F42F7D6], [0x3F430000]),
     ("tanh", "flushed", [b(0x80000001)], [0x80000001], [0x80000000]),
     ("tanh", "tanh_by_exp", [f(9, 44.375)], [0x3F7FFFFF, 0x3F800000], [0x3F800000, "NaN"]),
+    ("log", "landed", [f(3)], [0x3F8C9F54], [0x3F8D0000]),
     ("rsqrt", "landed", [f(2)], [0x3F3504F2], [0x3F350000]),
     ("rsqrt", "exact_rsqrt", [f(2)], [0x3F3504F2], [0x3F3504F3]),
     ("sigmoid", "landed", [f(1)], [0x3F3B26A7], [0x3F3B0000]),
@@ -68,11 +69,12 @@ TABLE = [
     ("select", "early", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x3F800000, 0x40000000]),
     ("select", "late", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x40400000, 0x40400000]),
     ("join", "reversed_first", [[f(1, 2), f(3)]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x3F800000, 0x40400000]),
+    ("choose", "never", [np.array([True, False]), f(1), f(2, 3)], [0x3F800000, 0x40400000], [0x40000000, 0x40400000]),
     ("lanes", "blocked", [f(1, 2, 4, 8), 2], [0x40A00000, 0x41200000], [0x40400000, 0x41400000]),
     ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
 ]
-ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending")}  # tests below
-POINTLESS = {("rsqrt", "flushed")}  # its results are 2^-64 and larger
+ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only")}  # tests below
+POINTLESS = {("rsqrt", "flushed"), ("log", "flushed")}  # their results are 2^-64 and 2^-24 and larger
 
 
 def planted(word, fault):
@@ -130,6 +132,14 @@ def test_fused_squares():
 
     assert result_of(emulate) == [0x3F800002]
     assert result_of(emulate, "S2.lanes", ("lanes", "fused_squares")) == [0x3F800001]
+
+
+def test_first_only():
+    def emulate():
+        return arith.repeat(f(1, 2), 2, axis=0)  # S1
+
+    assert result_of(emulate) == [[0x3F800000, 0x40000000]] * 2
+    assert result_of(emulate, "S1.repeat", ("repeat", "first_only")) == [[0x3F800000, 0x40000000], [0, 0]]
 
 
 def test_descending():

@@ -12,8 +12,8 @@ import numpy as np
 
 from references.arith.bits import bf, hadd, hmul
 from references.arith.ieee import add, div, fma, mul, sqrt, sub
-from references.arith.libdevice import exp, exp_fast, rsqrt, sigmoid, tanh
-from references.arith.move import asc, join, select, zero
+from references.arith.libdevice import exp, exp_fast, log, rsqrt, sigmoid, tanh
+from references.arith.move import asc, choose, join, repeat, select, zero
 from references.arith.mufu import rcp_approx
 from references.arith.reduce import chain, down, lanes, tree
 from references.arith.site import Visit
@@ -84,13 +84,13 @@ def _neighbour(landed: np.ndarray, step: int) -> np.ndarray:
 # Operations
 
 
-@fault(add, sub, mul, div, fma, exp, tanh, rsqrt, sigmoid)
+@fault(add, sub, mul, div, fma, exp, log, tanh, rsqrt, sigmoid)
 def landed(visit: Visit) -> np.ndarray:
     """the f32 result is rounded to bf16 on the way"""
     return bf(visit.run())
 
 
-@fault(add, sub, mul, div, fma, bf, hadd, hmul, exp, tanh, rsqrt, sigmoid)
+@fault(add, sub, mul, div, fma, bf, hadd, hmul, exp, log, tanh, rsqrt, sigmoid)
 def flushed(visit: Visit) -> np.ndarray:
     """subnormal results are flushed to zero"""
     result = visit.run()
@@ -260,3 +260,18 @@ def reversed_first(visit: Visit) -> np.ndarray:
     first, *rest = visit.args[0]
     axis = visit.kwargs.get("axis", 0)
     return np.concatenate([np.flip(first, axis), *rest], axis)
+
+
+@fault(choose)
+def never(visit: Visit) -> np.ndarray:
+    """the exception is not made"""
+    condition, a, b = visit.args
+    return np.broadcast_to(b, np.broadcast_shapes(np.shape(condition), np.shape(a), np.shape(b))).copy()
+
+
+@fault(repeat)
+def first_only(visit: Visit) -> np.ndarray:
+    """only the first of the copies is written, the others stay zero"""
+    result = visit.run()
+    np.moveaxis(result, visit.kwargs["axis"], 0)[1:] = 0
+    return result

@@ -29,6 +29,18 @@ def join(arrays: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
 
 
 @site
+def choose(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a where the condition holds, elsewhere b: the exception that a schedule makes of some results."""
+    return np.where(condition, a, b)
+
+
+@site
+def repeat(x: np.ndarray, times: int, axis: int) -> np.ndarray:
+    """x `times` times along a new axis."""
+    return np.repeat(np.expand_dims(x, axis), times, axis)
+
+
+@site
 def select(x: np.ndarray, index, axis: int = 0) -> np.ndarray:
     """Entries `index` of `axis`. A negative index is an error: padding ids are -1 and must not fetch the last entry."""
     index = np.asarray(index)
