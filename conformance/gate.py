@@ -26,7 +26,7 @@ class Prepared(Protocol):
         """Outputs by name (None where unwritten) in `.outputs`; of a trace build, landings by number of schedule tag in `.landings`."""
 
 
-Prepare = Callable[[Mapping[str, Any], str, Mapping[int, tuple[int, ...]]], Prepared]  # inputs, layout, shapes of the landings to trace
+Prepare = Callable[[Mapping[str, Any], str, Mapping[int, np.ndarray]], Prepared]  # inputs, layout, arrays like the landings to trace
 
 
 # The emulator lane
@@ -56,12 +56,12 @@ def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8) -> Finding | 
 def check_device(
     kernel: Kernel, golden: Golden, prepare: Prepare, trace: Prepare | None, layouts: Sequence[str], replays: int = 3, limit: int = 8
 ) -> Finding | None:
-    """Every form in every layout, `replays` times, then the interior landings of the trace build. None where all is exact."""
+    """Every form that this golden is of, in every layout, `replays` times, then the interior landings of the trace build. None where all is exact."""
     inputs = inputs_of(kernel, golden)
     runs, wrong = [], None
     for layout in layouts:
         prepared = prepare(inputs, layout, {})
-        for form in kernel.forms:
+        for form in kernel.forms_for(inputs):
             first = None
             for _ in range(replays):
                 outputs = prepared.run(form).outputs
@@ -92,8 +92,8 @@ def _traced(kernel: Kernel, golden: Golden, trace: Prepare, layout: str, limit: 
     if not tags:
         return {}
     found: dict[str, dict[str, Difference]] = {}
-    prepared = trace(golden.inputs, layout, {tag: golden.landings[site].shape for site, tag in tags.items()})
-    for form in kernel.forms:
+    prepared = trace(golden.inputs, layout, {tag: golden.landings[site] for site, tag in tags.items()})
+    for form in kernel.forms_for(golden.inputs):
         got = prepared.run(form).landings
         compared = {site: compare(site, got[tag], golden.landings[site], limit) for site, tag in tags.items()}
         found[form] = {site: difference for site, difference in compared.items() if difference}

@@ -114,11 +114,11 @@ def save(finding: Finding, folder: Path) -> Path:
 
 
 def stored(value: np.ndarray) -> np.ndarray:
-    """Unsigned bits; an integer scalar as itself."""
+    """Unsigned bits; an integer scalar or a name as itself."""
     value = np.asarray(value)
     if value.dtype == np.float64 and not value.ndim:
         value = value.astype(np.float32)
-    return value if value.dtype.kind in "iu" else np.ascontiguousarray(value).reshape(value.shape).view(BITS[value.itemsize])
+    return value if value.dtype.kind in "iuU" else np.ascontiguousarray(value).reshape(value.shape).view(BITS[value.itemsize])
 
 
 def arrays(inputs: Mapping, **sides: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:

@@ -29,7 +29,7 @@ def stand_in(kernel, key="", places=None, spoil=None):
             landed = {}
 
             def note(visit, result):
-                if getattr(visit.word, "lands", False):
+                if hasattr(visit.word, "lands"):
                     landed.setdefault(int(visit.name[1]), []).append(result.astype("bfloat16"))
 
             with Laboratory(faults={mistake.site: mistake.fault} if mistake else {}, watch=note):
@@ -79,7 +79,7 @@ def test_only_a_landing_moves():
 
 
 def _positive(prepared):
-    return {tag: np.zeros(shape, "bfloat16") for tag, shape in prepared[2].items()}
+    return {tag: np.zeros_like(landing) for tag, landing in prepared[2].items()}
 
 
 def test_no_mistake_explains_it():

@@ -8,11 +8,12 @@ from references.contract import Kernel
 
 def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
     """What is wrong between the mistakes of a kernel, its small goldens' outputs and its BLIND, a line each."""
-    found = possible(kernel, goldens, [kernel.pool(0)])
+    found = possible(kernel, goldens, [kernel.pool(0, schedule) for schedule in kernel.schedules])
     seen = {key: next((g.case for g in smallest_first(goldens) if shows(kernel, g, mistake)), None) for key, mistake in found.items()}
-    unseen = [f"no golden sees {found[key].sentence} ({key})" for key in found if seen[key] is None and key not in kernel.blind]
-    wrong = [f"BLIND has {key}, but golden {seen[key]} sees it" for key in kernel.blind if seen.get(key)]
-    unknown = [f"BLIND has {key}, which is no mistake of {kernel.name}; those are {', '.join(found)}" for key in kernel.blind if key not in found]
+    unseen = [f"no golden sees {found[key].sentence} ({key})" for key in found if seen[key] is None and not found[key].among(kernel.blind)]
+    meant = {key: [mistake for mistake in found.values() if mistake.among([key])] for key in kernel.blind}
+    wrong = [f"BLIND has {key}, but golden {seen[m.key]} sees {m.key}" for key, listed in meant.items() for m in listed if seen[m.key]]
+    unknown = [f"BLIND has {key}, which is no mistake of {kernel.name}; those are {', '.join(found)}" for key, listed in meant.items() if not listed]
     unsaid = [f"BLIND has {key} without a reason" for key, reason in kernel.blind.items() if not reason.strip()]
     return unseen + wrong + unknown + unsaid
 
@@ -30,6 +31,6 @@ def test_complaints():
     assert any("S1.zero:minus_zero" in line for line in complaints(toy(), goldens[:1]))
     named = {**BLIND, "S3.mul:flushed": "", "S1.zero:minus_zero": "wrong", "S9.bf:skipped": "no such line"}
     lines = complaints(toy(blind=named, pool=pool), goldens)
-    assert "BLIND has S1.zero:minus_zero, but golden minus_zero sees it" in lines
+    assert "BLIND has S1.zero:minus_zero, but golden minus_zero sees S1.zero:minus_zero" in lines
     assert "BLIND has S3.mul:flushed without a reason" in lines
     assert any(line.startswith("BLIND has S9.bf:skipped, which is no mistake of toy; those are S1.zero:minus_zero, ") for line in lines)

@@ -53,8 +53,8 @@ def describe(golden: Golden) -> Iterator[str]:
         yield f"guards against {', '.join(golden.guards)}"
     dtypes = golden.entry()["dtypes"]
     for key, dtype in dtypes.items():
-        if dtype is None:
-            yield f"{key}: unwritten"
+        if dtype in (None, "str"):
+            yield f"{key}: {golden.values()[key] or 'unwritten'}"
             continue
         array = golden.arrays()[key]
         values = ", ".join(shown(bits) if dtype != "int64" else str(bits) for bits in array.reshape(-1)[:ROWS])

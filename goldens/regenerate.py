@@ -9,8 +9,8 @@ from pathlib import Path
 from goldens.diff import diff
 from goldens.files import MANIFEST, GoldenError, payload_sha256, read_manifest, read_npz
 from goldens.search import search
-from goldens.store import ROOT, SEARCHED, Golden, assert_guards, emulated, load, make, save
-from references.contract import Case, Kernel
+from goldens.store import ROOT, Golden, as_case, assert_guards, emulated, load, make, save, searched
+from references.contract import Kernel
 
 REFUSED = 4
 Say = Callable[[str], None]
@@ -34,8 +34,8 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
     if kernel.version < (recorded["version"] or 0):
         raise GoldenError(f"{kernel.name}: version={kernel.version} in references/{kernel.name}.py is below {recorded['version']} of the goldens")
     built = [emulated(kernel, case) for case in kernel.cases()]
-    searched, unseen = _searched(kernel, built, recorded, root, say)
-    built += searched
+    found, unseen = _found(kernel, built, recorded, root, say)
+    built += found
     entries = {golden.case: golden.entry() for golden in built}
     _judge(kernel, recorded, entries, built, root, say)
     for golden in built:
@@ -52,7 +52,7 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
 
 
 def search_again(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str, ...]:
-    """Search anew and write searched.npz alone. GoldenError where another small golden does not reproduce. Returns what stays unseen."""
+    """Search anew and write what is found alone. GoldenError where another small golden does not reproduce. Returns what stays unseen."""
     recorded = _recorded(kernel, root)
     if recorded["version"] != kernel.version:
         raise GoldenError(f"{kernel.name}: goldens are of version {recorded['version']}, not {kernel.version}: regenerate first")
@@ -60,11 +60,12 @@ def search_again(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[s
     for golden in small:
         if load(kernel.name, golden.case, root).entry()["sha256"] != golden.entry()["sha256"]:
             raise GoldenError(f"{kernel.name}/{golden.case} does not reproduce: a search against a drifted emulator shows nothing")
-    searched, unseen = _search(kernel, small, say)
-    entries = {name: entry for name, entry in recorded["cases"].items() if name != SEARCHED}
-    save(kernel.name, kernel.version, searched, entries | {golden.case: golden.entry() for golden in searched}, root)
-    if not searched:
-        (root / kernel.name / f"{SEARCHED}.npz").unlink(missing_ok=True)
+    found, unseen = _search(kernel, small, kernel.schedules, say)
+    names = searched(kernel).values()
+    entries = {name: entry for name, entry in recorded["cases"].items() if name not in names}
+    save(kernel.name, kernel.version, found, entries | {golden.case: golden.entry() for golden in found}, root)
+    for name in {*names} - {golden.case for golden in found}:
+        (root / kernel.name / f"{name}.npz").unlink(missing_ok=True)
     return unseen
 
 
@@ -73,23 +74,28 @@ def _recorded(kernel: Kernel, root: Path) -> dict:
     return read_manifest(folder) if (folder / MANIFEST).exists() else {"version": None, "cases": {}}
 
 
-def _searched(kernel: Kernel, built: Sequence[Golden], recorded: dict, root: Path, say: Say) -> tuple[list[Golden], tuple[str, ...]]:
-    """The golden `searched` from its stored inputs, or from a search where there are none or a new schedule makes them show less."""
-    if SEARCHED in recorded["cases"]:
+def _found(kernel: Kernel, built: Sequence[Golden], recorded: dict, root: Path, say: Say) -> tuple[list[Golden], tuple[str, ...]]:
+    """The searched goldens from their stored inputs, or from a search where there are none or a new schedule makes them show less."""
+    goldens, todo = [], []
+    for schedule, name in searched(kernel).items():
         try:
-            kept = load(kernel.name, SEARCHED, root)
-            golden = emulated(kernel, Case(SEARCHED, kept.why, lambda: kept.inputs, kept.guards))
-            if kernel.version > recorded["version"]:
+            golden = emulated(kernel, as_case(load(kernel.name, name, root))) if name in recorded["cases"] else None
+            if golden and kernel.version > recorded["version"]:
                 assert_guards(kernel, golden)
-            return [golden], ()
         except GoldenError as error:
             say(f"{error}; searching again")
-    return _search(kernel, built, say)
+            golden = None
+        if golden:
+            goldens.append(golden)
+        else:
+            todo.append(schedule)
+    more, unseen = _search(kernel, built, todo, say)
+    return goldens + more, unseen
 
 
-def _search(kernel: Kernel, built: Sequence[Golden], say: Say) -> tuple[list[Golden], tuple[str, ...]]:
-    found = search(kernel, built, say=say)
-    return ([make(kernel, found.case)] if found.inputs else []), found.unseen
+def _search(kernel: Kernel, built: Sequence[Golden], schedules: Sequence[str], say: Say) -> tuple[list[Golden], tuple[str, ...]]:
+    found = [search(kernel, built, say=say, schedule=schedule) for schedule in schedules]
+    return [make(kernel, one.case) for one in found if one.inputs], tuple(key for one in found for key in one.unseen)
 
 
 def _judge(kernel: Kernel, recorded: dict, entries: dict, built: Sequence[Golden], root: Path, say: Say) -> None:

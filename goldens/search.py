@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from goldens.files import GoldenError
-from goldens.rows import size_along, take
-from goldens.store import SEARCHED, Golden
+from goldens.rows import take
+from goldens.store import Golden, searched
 from references.contract import Case, Kernel
 from references.contract.mistakes import Mistake, emulate_with, mistakes, moved
 from references.contract.signature import BITS
@@ -25,8 +25,9 @@ VECTOR = 8  # bf16 elements of a 16-byte access
 
 @dataclass(frozen=True)
 class Found:
-    """inputs: the kept slices side by side, None where nothing had to be kept; shown, unseen: mistakes by key."""
+    """name: of the case; inputs: the kept slices side by side, None where nothing had to be kept; shown, unseen: mistakes by key."""
 
+    name: str
     inputs: dict[str, Any] | None
     shown: tuple[str, ...]
     unseen: tuple[str, ...]
@@ -34,7 +35,7 @@ class Found:
     @property
     def case(self) -> Case:
         why = f"slices found by search, which show {len(self.shown)} mistakes that no other case shows"
-        return Case(SEARCHED, why, lambda: self.inputs, self.shown)
+        return Case(self.name, why, lambda: self.inputs, self.shown)
 
 
 def possible(kernel: Kernel, goldens: Iterable[Golden], more: Iterable[Mapping[str, Any]] = ()) -> dict[str, Mistake]:
@@ -50,7 +51,8 @@ def unshown(kernel: Kernel, goldens: Iterable[Golden], more: Iterable[Mapping[st
 
 
 def shows(kernel: Kernel, golden: Golden, mistake: Mistake) -> bool:
-    return moved(emulate_with(kernel, mistake, golden.inputs), golden.outputs)
+    """Whether the golden moves under a mistake; one of another form's schedule does not."""
+    return kernel.schedule_of(golden.inputs) == mistake.schedule and moved(emulate_with(kernel, mistake, golden.inputs), golden.outputs)
 
 
 def smallest_first(goldens: Iterable[Golden]) -> list[Golden]:
@@ -58,16 +60,17 @@ def smallest_first(goldens: Iterable[Golden]) -> list[Golden]:
     return sorted((golden for golden in goldens if not golden.large), key=lambda golden: sum(map(np.size, golden.inputs.values())))
 
 
-def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: Callable[[str], None] = print) -> Found:
-    """Go through pool(0), pool(1), ... until every mistake is shown that is not blind, keeping the slices that show new ones."""
-    first = kernel.pool(0)
-    unseen = unshown(kernel, (golden for golden in goldens if golden.case != SEARCHED), [first])
+def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: Callable[[str], None] = print, schedule: str = "") -> Found:
+    """Go through pool(0), pool(1), ... until every mistake of a schedule is shown that is not blind, keeping the slices that show new ones."""
+    first, name = kernel.pool(0, schedule), searched(kernel)[schedule]
+    mine = [golden for golden in goldens if golden.case != name and not golden.large and kernel.schedule_of(golden.inputs) == schedule]
+    unseen = unshown(kernel, mine, [first])
     kept: list[dict[str, Any]] = []
     shown: list[str] = []
     for seed in range(seeds):
-        if not unseen.keys() - kernel.blind.keys():
+        if not _left(kernel, unseen):
             break
-        inputs = kernel.pool(seed)
+        inputs = kernel.pool(seed, schedule)
         _assert_shared(kernel, first, inputs)
         picked = fewest(showing(kernel, inputs, unseen.values()))
         kept += [take(kernel.signature.inputs, inputs, kernel.independent, [position]) for position, _ in picked]
@@ -75,23 +78,37 @@ def search(kernel: Kernel, goldens: Iterable[Golden], seeds: int = SEEDS, say: C
         shown += new
         unseen = {key: mistake for key, mistake in unseen.items() if key not in new}
         if new:
-            say(f"{kernel.name}: pool({seed}): {len(picked)} slices show {len(new)} more mistakes, {len(unseen.keys() - kernel.blind.keys())} left")
-    return Found(_joined(kernel, kept) if kept else None, tuple(shown), tuple(key for key in unseen if key not in kernel.blind))
+            say(f"{kernel.name}: pool({seed}): {len(picked)} slices show {len(new)} more mistakes, {len(_left(kernel, unseen))} left")
+    return Found(name, _narrowed(kernel, _joined(kernel, kept), shown) if kept else None, tuple(shown), _left(kernel, unseen))
 
 
-def showing(kernel: Kernel, inputs: Mapping[str, Any], planted: Iterable[Mistake]) -> dict[str, np.ndarray]:
-    """For each mistake, which slices along the independent size move under it: bool [size]."""
-    clean = kernel.outputs(inputs)
-    return {mistake.key: _moved_slices(kernel, emulate_with(kernel, mistake, inputs), clean, size_along(kernel, inputs)) for mistake in planted}
+def _left(kernel: Kernel, unseen: Mapping[str, Mistake]) -> tuple[str, ...]:
+    return tuple(key for key, mistake in unseen.items() if not mistake.among(kernel.blind))
 
 
-def _moved_slices(kernel: Kernel, got: Mapping, want: Mapping, size: int) -> np.ndarray:
+def _narrowed(kernel: Kernel, inputs: dict[str, Any], shown: Iterable[str]) -> dict[str, Any]:
+    """Of the kernel's other independent sizes, the fewest slices that still show the same."""
+    for dim in kernel.independents[1:]:
+        planted = [mistake for mistake in mistakes(kernel, [inputs]) if mistake.key in shown]
+        picked = fewest(showing(kernel, inputs, planted, dim))
+        inputs = take(kernel.signature.inputs, inputs, dim, sorted(position for position, _ in picked))
+    return inputs
+
+
+def showing(kernel: Kernel, inputs: Mapping[str, Any], planted: Iterable[Mistake], dim: str = "") -> dict[str, np.ndarray]:
+    """For each mistake, which slices along an independent size (the first) move under it: bool [size]."""
+    dim, clean = dim or kernel.independent, kernel.outputs(inputs)
+    size = kernel.signature.check(inputs)[dim]
+    return {mistake.key: _moved_slices(kernel, emulate_with(kernel, mistake, inputs), clean, dim, size) for mistake in planted}
+
+
+def _moved_slices(kernel: Kernel, got: Mapping, want: Mapping, dim: str, size: int) -> np.ndarray:
     moves = np.zeros(size, bool)
     for operand in kernel.signature.outputs:
         a, b = got[operand.name], want[operand.name]
         if a is not None and b is not None:
             differ = a.view(BITS[a.itemsize]) != b.view(BITS[b.itemsize])
-            moves |= np.moveaxis(differ, operand.dims.index(kernel.independent), 0).reshape(size, -1).any(axis=1)
+            moves |= np.moveaxis(differ, operand.dims.index(dim), 0).reshape(size, -1).any(axis=1)
     return moves
 
 

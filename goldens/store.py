@@ -11,23 +11,22 @@ import numpy as np
 
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
 from goldens.rows import digest_rows, emulate_in_slices, sample_positions, take
-from references.arith import as_bf16
 from references.arith.site import Laboratory, Visit
 from references.contract import Case, Kernel
+from references.contract.kernel import stored
 from references.contract.mistakes import emulate_with, mistakes, moved
 from references.contract.signature import BITS, DTYPES
 
 ROOT = Path(__file__).resolve().parent
-SEARCHED = "searched"
 _NUMPY = {dtype.name: dtype for dtype in (*DTYPES.values(), np.dtype(np.uint64))}
 
 
 @dataclass(frozen=True)
 class Golden:
-    """Arrays are in the signature's dtypes, landings in bfloat16; an output that the schedule leaves unwritten is None.
+    """Arrays are in the signature's dtypes, landings in bfloat16, `kept` values in float32; an output left unwritten is None.
 
     inputs:    by argument name; empty for a large case, whose recipe is the case's make()
-    landings:  by site; the visits of a loop are stacked on a new first axis
+    landings:  by site; the visits of a loop are stacked on a new first axis, or joined flat where their shapes differ
     outputs:   by name; empty for a large case
     digests:   large cases: uint64 of every slice along an output's first axis (`rows.digest_rows`)
     samples:   large cases: the outputs at `positions` along the kernel's independent size
@@ -56,12 +55,12 @@ class Golden:
         return stored | ({"positions": self.positions} if self.large else {})
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The payload: unsigned bit views; an integer scalar is a 0-d int64, a float scalar the 0-d bits of an f32."""
+        """The payload: unsigned bit views; an integer scalar is a 0-d int64, a float scalar the 0-d bits of an f32, a name its bytes."""
         return {key: _bits(value) for key, value in self.values().items() if value is not None}
 
     def entry(self) -> dict:
         """What the manifest says of it."""
-        dtypes = {key: None if value is None else _dtype(value).name for key, value in self.values().items()}
+        dtypes = {key: None if value is None else _dtype(value) for key, value in self.values().items()}
         return {"sentence": self.why, "large": self.large, "sha256": payload_sha256(self.arrays()), "source": "emulator",
                 "guards": list(self.guards), "dtypes": dtypes}
 
@@ -85,13 +84,18 @@ def emulated(kernel: Kernel, case: Case) -> Golden:
     landings: dict[str, list] = {}
 
     def note(visit: Visit, result: np.ndarray) -> None:
-        if getattr(visit.word, "lands", False):
-            landings.setdefault(visit.name, []).append(as_bf16(result))
+        if hasattr(visit.word, "lands"):
+            landings.setdefault(visit.name, []).append(stored(result, visit.word.lands))
 
     with Laboratory(watch=note):
         outputs = kernel.outputs(inputs)
-    landed = {name: np.stack(results) if len(results) > 1 else results[0] for name, results in landings.items()}
-    return Golden(**about, inputs=inputs, landings=landed, outputs=outputs)
+    return Golden(**about, inputs=inputs, landings={name: _visits(results) for name, results in landings.items()}, outputs=outputs)
+
+
+def _visits(results: list[np.ndarray]) -> np.ndarray:
+    if len(results) == 1:
+        return results[0]
+    return np.stack(results) if len({result.shape for result in results}) == 1 else np.concatenate([result.reshape(-1) for result in results])
 
 
 def assert_guards(kernel: Kernel, golden: Golden) -> None:
@@ -103,20 +107,31 @@ def assert_guards(kernel: Kernel, golden: Golden) -> None:
         inputs = take(kernel.signature.inputs, inputs_of(kernel, golden), kernel.independent, golden.positions)
         outputs = golden.samples
     name = f"case {golden.kernel}/{golden.case}"
-    present = {mistake.key: mistake for mistake in mistakes(kernel, [inputs])}
+    present = mistakes(kernel, [inputs])
     for key in golden.guards:
-        if key not in present:
-            raise GoldenError(f"{name} exists for {key}, which cannot happen on its inputs; what can: {', '.join(present)}")
-        if not moved(emulate_with(kernel, present[key], inputs), outputs):
+        guarded = next((mistake for mistake in present if mistake.among([key])), None)
+        if guarded is None:
+            raise GoldenError(f"{name} exists for {key}, which cannot happen on its inputs; what can: {', '.join(m.key for m in present)}")
+        if not moved(emulate_with(kernel, guarded, inputs), outputs):
             raise GoldenError(f"{name} exists for {key}, but its outputs do not move under it")
 
 
+def searched(kernel: Kernel) -> dict[str, str]:
+    """The cases that the search makes, one for each schedule: `searched`, or `searched_two_pass` where forms have their own."""
+    return {schedule: f"searched_{schedule}" if schedule else "searched" for schedule in kernel.schedules}
+
+
 def cases(kernel: Kernel, root: Path = ROOT) -> Iterator[Case]:
-    """The cases of the kernel's module, then `searched` if its inputs have been found: stored bits, whose guards are what they show."""
+    """The cases of the kernel's module, then those found by search: stored bits, whose guards are what they show."""
     yield from kernel.cases()
-    if SEARCHED in case_names(kernel.name, root):
-        kept = load(kernel.name, SEARCHED, root)
-        yield Case(SEARCHED, kept.why, lambda: kept.inputs, kept.guards)
+    for name in searched(kernel).values():
+        if name in case_names(kernel.name, root):
+            yield as_case(load(kernel.name, name, root))
+
+
+def as_case(golden: Golden) -> Case:
+    """The case of a small golden: its stored inputs."""
+    return Case(golden.case, golden.why, lambda: golden.inputs, golden.guards)
 
 
 def case_names(kernel: str, root: Path = ROOT) -> tuple[str, ...]:
@@ -160,15 +175,21 @@ def inputs_of(kernel: Kernel, golden: Golden) -> dict[str, Any]:
     return next(case for case in kernel.cases() if case.name == golden.case).make()
 
 
-def _dtype(value: Any) -> np.dtype:
-    return value.dtype if isinstance(value, np.ndarray) else np.dtype(np.float32 if isinstance(value, float | np.floating) else np.int64)
+def _dtype(value: Any) -> str:
+    if isinstance(value, str):
+        return "str"
+    return value.dtype.name if isinstance(value, np.ndarray) else "int64" if isinstance(value, int | np.integer) else "float32"
 
 
 def _bits(value: Any) -> np.ndarray:
-    array = np.ascontiguousarray(value, _dtype(value)).reshape(np.shape(value))
+    if isinstance(value, str):
+        return np.frombuffer(value.encode(), np.uint8)
+    array = np.ascontiguousarray(value, _NUMPY[_dtype(value)]).reshape(np.shape(value))
     return array if array.dtype == np.int64 and array.ndim == 0 else array.view(BITS[array.itemsize])
 
 
 def _value(stored: np.ndarray, dtype: str) -> Any:
+    if dtype == "str":
+        return stored.tobytes().decode()
     array = stored.view(_NUMPY[dtype])
     return array if array.ndim else array.item()

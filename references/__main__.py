@@ -42,6 +42,8 @@ def read_inputs(kernel: Kernel, path: Path) -> dict:
         value = stored[operand.name]
         if operand.is_array and value.dtype == BITS[DTYPES[operand.dtype].itemsize]:
             value = value.view(DTYPES[operand.dtype])
+        elif operand.dtype == "form":
+            value = value.tobytes().decode() if value.dtype == np.uint8 else str(value)
         elif not operand.is_array:
             value = value[()].view(np.float32) if value.dtype == np.uint32 else value[()]
         inputs[operand.name] = value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from references.arith.bits import F32, operand
-from references.arith.site import site
+from references.arith.site import landing, site
 
 
 @site
@@ -47,6 +48,12 @@ def select(x: np.ndarray, index, axis: int = 0) -> np.ndarray:
     if index.size and (index.min() < 0 or index.max() >= np.shape(x)[axis]):
         raise ValueError(f"index: 0..{np.shape(x)[axis] - 1} expected, got {index.min()}..{index.max()}")
     return np.take(x, index, axis)
+
+
+@partial(landing, stored="f32")
+def kept(x: np.ndarray) -> np.ndarray:
+    """x itself: an f32 of the schedule that nothing rounds (a maximum, a denominator), recorded and compared as a landing is."""
+    return np.asarray(x, F32)
 
 
 @site

@@ -3,16 +3,19 @@
 A *word* is a function of `references.arith` decorated with `@site`. Outside a laboratory a word costs one `is None` test.
 Inside one, each call has a name, read from the code itself: the `# S4` tag of the emulator's line, then the functions between,
 then the word. `sig = sigmoid(g)  # S4` visits `S4.sigmoid`, `S4.sigmoid.exp`, ...; a second `mul` on one line is `S4.mul#2`.
+An emulate() that only chooses among functions has no tags; theirs count.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 _active: Laboratory | None = None
@@ -34,9 +37,9 @@ def site(word: Callable) -> Callable:
     return call
 
 
-def landing(word: Callable) -> Callable:
+def landing(word: Callable, stored: str = "bf16") -> Callable:
     """A site whose result is rounded to the storage type: recorded in goldens and compared on the device."""
-    word.lands = True
+    word.lands = stored
     return site(word)
 
 
@@ -120,30 +123,48 @@ class Laboratory:
 
     def _name(self, word: Callable, frame) -> str:
         """The call path. Ordinals tell apart equal words of one line by their place in the bytecode, so a loop keeps one name."""
-        between, places = [], []
+        frames = [frame]
         while frame.f_code.co_filename != _HERE and frame.f_code.co_name != "emulate":
-            between.append(frame.f_code.co_name)
-            places.append(frame.f_lasti)
             frame = frame.f_back
             if frame is None:
                 raise RuntimeError(f"{word.__name__} was called in a laboratory, but not from an emulate()")
+            frames.append(frame)
         if frame.f_code.co_filename == _HERE:
             base = self._open[-1]
             outer = _WORD.search(base).group(1)
-            between = between[: between.index(outer)]  # from the open word's own body outwards
+            inner = [one.f_code.co_name for one in frames].index(outer)  # from the open word's own body outwards
+            places = [one.f_lasti for one in frames[:-1]]
         else:
-            base = _tag(frame)
-            places.append(frame.f_lasti)
-        path = (base, *(name for name in reversed(between) if not name.startswith("<")), word.__name__)
+            inner, base = _tagged(frames)
+            places = [one.f_lasti for one in frames[: inner + 1]]
+        between = (one.f_code.co_name for one in reversed(frames[:inner]))
+        path = (base, *(name for name in between if not name.startswith("<")), word.__name__)
         seen = self._ordinals.setdefault(path, {})
         number = seen.setdefault(tuple(places), len(seen) + 1)
         return ".".join(path) + (f"#{number}" if number > 1 else "")
 
 
-def _tag(frame) -> str:
+def _tagged(frames: list) -> tuple[int, str]:
+    """Place and tag of the outermost of these frames, of which the last is an emulate(), whose statement has a tag."""
+    for place in range(len(frames) - 1, -1, -1):
+        tag = _tag(frames[place])
+        if tag:
+            return place, tag
+    frame = frames[-1]
+    raise RuntimeError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a line of emulate() calls a word and has no # S tag")
+
+
+def _tag(frame) -> str | None:
     """The schedule tag of the statement being run: on its line, or where a statement spans lines, on the first tagged one after."""
-    for line in range(frame.f_lineno, frame.f_lineno + 4):
+    last = _last_line(frame.f_code)
+    for line in range(frame.f_lineno, min(frame.f_lineno + 4, last + 1)):
         found = _TAG.search(linecache.getline(frame.f_code.co_filename, line))
         if found:
             return found.group(1)
-    raise RuntimeError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a line of emulate() calls a word and has no # S tag")
+    return None
+
+
+@functools.cache
+def _last_line(code: CodeType) -> int:
+    """Of a function's own source: beyond it a tag is another's."""
+    return code.co_firstlineno + len(inspect.getsourcelines(code)[0]) - 1

@@ -14,7 +14,7 @@ class Case:
     name:   the golden's file name
     why:    the purpose, one sentence
     make:   returns the inputs by argument name, in the dtypes of the signature
-    guards: `site:fault` mistakes this case exists for; making its golden fails unless each of them moves an output
+    guards: `site:fault` mistakes this case exists for, in the form it is for; making its golden fails unless each of them moves an output
     large:  the golden keeps a digest of every row and a sample instead of the arrays
     """
 

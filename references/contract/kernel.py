@@ -16,20 +16,32 @@ import numpy as np
 from references.arith import as_bf16, as_f32, bf
 from references.arith.site import planted
 from references.contract.case import Case
-from references.contract.signature import DTYPES, Signature
+from references.contract.signature import DTYPES, FORMS, Signature
 
 ROOT = Path(__file__).resolve().parent.parent
 CANONICAL_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
 
 
-def schedule(signature: str, *, version: int, requires: tuple[str, ...] = ()) -> Callable:
+def schedule(
+    signature: str,
+    *,
+    version: int,
+    requires: tuple[str, ...] = (),
+    forms: tuple[str, ...] = FORMS,
+    raw: tuple[str, ...] = (),
+    refuse: Callable[..., None] | None = None,
+) -> Callable:
     """Turn the body of an emulator, written in f32 arrays, into the public `emulate`.
 
     The public form takes NumPy arrays (or torch tensors) of the signature's dtypes, checks them, and returns the outputs in the
     signature's dtypes: one array, or a tuple where there are several. An output the schedule leaves unwritten is None.
     Raises ValueError naming the argument and its value.
+
+    forms:  the kernel's forms, the current one first; with an operand `form: form` each follows its own schedule and has its own goldens
+    raw:    bf16 operands that reach the body as they are stored, since little of a large pool is read
+    refuse: see `Signature`
     """
-    parsed = Signature.parse(signature, requires)
+    parsed = Signature.parse(signature, requires, forms, refuse)
 
     def decorate(body: Callable) -> Callable:
         parameters = inspect.signature(body)
@@ -40,7 +52,7 @@ def schedule(signature: str, *, version: int, requires: tuple[str, ...] = ()) ->
             bound.apply_defaults()
             values = {name: to_numpy(value) for name, value in bound.arguments.items()}
             sizes = parsed.check(values)
-            widened = {operand.name: _widen(operand, values[operand.name]) for operand in parsed.inputs}
+            widened = {o.name: values[o.name] if o.name in raw else _widen(o, values[o.name]) for o in parsed.inputs}
             with np.errstate(all="ignore"):
                 results = body(**widened)
             results = results if isinstance(results, tuple) else (results,)
@@ -66,7 +78,7 @@ def to_numpy(value: Any) -> Any:
 
 
 def _widen(operand, value):
-    if operand.dtype == "f32" and not operand.is_array:
+    if operand.dtype in ("f32", "bf16") and not operand.is_array:
         return np.float32(value)
     return as_f32(value) if operand.dtype == "bf16" else value
 
@@ -76,11 +88,16 @@ def _store(operand, result, sizes):
         return None
     if result.shape != operand.shape(sizes):
         raise AssertionError(f"{operand.name}: emulated shape {result.shape}, signature says {operand.shape(sizes)}")
-    if operand.dtype == "bf16":
+    return stored(result, operand.dtype)
+
+
+def stored(result: np.ndarray, dtype: str) -> np.ndarray:
+    """An f32 array of an emulator as it is stored; a NaN gets the one pattern of its dtype."""
+    if dtype == "bf16":
         return as_bf16(bf.word(result) if planted() else result)
-    if operand.dtype == "f32":
+    if dtype == "f32":
         result = np.where(np.isnan(result), CANONICAL_NAN, result)
-    return np.ascontiguousarray(result, DTYPES[operand.dtype])
+    return np.ascontiguousarray(result, DTYPES[dtype])
 
 
 @dataclass(frozen=True)
@@ -88,8 +105,9 @@ class Kernel:
     """One kernel as its module states it.
 
     name:        the stem shared by references/, kernels_cuda/ and goldens/
-    independent: the size along which results do not influence each other; searches keep single slices of it
-    blind:       (site, fault) pairs that no golden can see, each with the reason
+    independents: the sizes along which results do not influence each other; searches keep single slices of each
+    blind:        mistakes that no golden can see, each with the reason
+    inplace:      outputs that may lie where an input does, with that input
     """
 
     name: str
@@ -115,19 +133,44 @@ class Kernel:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        return getattr(self.module, "FORMS", ("current", "retired"))
+        return self.signature.forms
 
     @property
     def independent(self) -> str:
-        return self.module.INDEPENDENT
+        return self.independents[0]
+
+    @property
+    def independents(self) -> tuple[str, ...]:
+        named = self.module.INDEPENDENT
+        return (named,) if isinstance(named, str) else named
+
+    @property
+    def inplace(self) -> Mapping[str, str]:
+        return getattr(self.module, "INPLACE", {})
 
     @property
     def blind(self) -> Mapping[str, str]:
         return getattr(self.module, "BLIND", {})
 
+    def pool(self, seed: int, schedule: str = "") -> dict[str, Any]:
+        """Candidates for the search; `schedule` is one of `schedules`."""
+        return self.module.pool(seed) | self.choice(schedule)
+
     @property
-    def pool(self) -> Callable[[int], dict]:
-        return self.module.pool
+    def schedules(self) -> tuple[str, ...]:
+        """The forms, where each follows a schedule of its own; else the one schedule of all forms, which has no name."""
+        return self.forms if self.signature.form else ("",)
+
+    def choice(self, schedule: str) -> dict[str, str]:
+        """The operand that asks for this schedule."""
+        return {self.signature.form: schedule} if schedule else {}
+
+    def schedule_of(self, inputs: Mapping[str, Any]) -> str:
+        return inputs[self.signature.form] if self.signature.form else ""
+
+    def forms_for(self, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+        """The forms that must give the bits which the emulator gives for these inputs."""
+        return (self.schedule_of(inputs),) if self.signature.form else self.forms
 
     def cases(self) -> Iterator[Case]:
         yield from self.module.cases()

@@ -1,4 +1,4 @@
-"""The mistakes of a kernel: every site of its emulator with every fault that applies there.
+"""The mistakes of a kernel: every site of its emulator with every fault that applies there; where forms differ, of each form.
 
 Nothing is listed by hand: the sites are those its cases reach, the faults those `references.arith.faults` has for the word.
 A pair that no input can show is named in the kernel's `BLIND` with the reason, and a test holds that list to be right.
@@ -20,14 +20,23 @@ from references.contract.signature import BITS
 
 @dataclass(frozen=True)
 class Mistake:
-    """One fault at one site; `key` is how it is written: `S3.bf:truncated`."""
+    """One fault at one site; `key` is how it is written: `S3.bf:truncated`, or `two_pass/S3.bf:truncated` where forms have their own schedules."""
 
     site: str
     fault: Fault
+    schedule: str = ""
+
+    @property
+    def pair(self) -> str:
+        return f"{self.site}:{self.fault.__name__}"
 
     @property
     def key(self) -> str:
-        return f"{self.site}:{self.fault.__name__}"
+        return f"{self.schedule}/{self.pair}" if self.schedule else self.pair
+
+    def among(self, keys: Iterable[str]) -> bool:
+        """Whether one of the keys means it; a key without a form means that mistake in every form."""
+        return not {self.key, self.pair}.isdisjoint(keys)
 
     @property
     def sentence(self) -> str:
@@ -38,13 +47,15 @@ def mistakes(kernel: Kernel, inputs: Iterable[Mapping[str, Any]]) -> tuple[Mista
     """Every mistake that can be planted while emulating these inputs, in the order of the schedule."""
     found: dict[str, Mistake] = {}
 
-    def note(visit: Visit, result: Any) -> None:
-        for fault in faults_of(visit.word):
-            mistake = Mistake(visit.name, fault)
-            if mistake.key not in found and _applies(fault, visit):
-                found[mistake.key] = mistake
-
     for one in inputs:
+        schedule = kernel.schedule_of(one)
+
+        def note(visit: Visit, result: Any, schedule: str = schedule) -> None:
+            for fault in faults_of(visit.word):
+                mistake = Mistake(visit.name, fault, schedule)
+                if mistake.key not in found and _applies(fault, visit):
+                    found[mistake.key] = mistake
+
         with Laboratory(watch=note):
             kernel.emulate(**one)
     return tuple(found.values())
@@ -74,9 +85,9 @@ def same_bits(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def find(kernel: Kernel, key: str, inputs: Mapping[str, Any]) -> Mistake:
-    """The mistake written `site:fault`. ValueError lists what there is."""
+    """The mistake written `site:fault` that these inputs can show. ValueError lists what there is."""
     present = mistakes(kernel, [inputs])
     for mistake in present:
-        if mistake.key == key:
+        if mistake.among([key]):
             return mistake
     raise ValueError(f"mistake must be one of {', '.join(m.key for m in present)}, got {key!r}")

@@ -2,13 +2,14 @@
 
 It is read by everything that handles a kernel's operands: the emulator's checks, the goldens, the CUDA launcher's argument list.
 `m@ldx` says that rows may lie `ldx` elements apart; every other axis is packed. `p: f32[b, nt:off+inner]` says that of the last axis only
-the `inner` columns from argument `off` on are used, so that p too can be cut along `inner`.
+the `inner` columns from argument `off` on are used, so that p too can be cut along `inner`. A scalar is `int`, `f32`, `bf16` (a number that bf16
+holds) or, of a kernel whose forms follow schedules of their own, `form: form`: the name of one of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
           "u8": np.dtype(np.uint8), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # itemsize -> the unsigned view that goldens store
+FORMS = ("current", "retired")  # of a kernel whose forms give the same bits
 _OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\])?$")
 
 
@@ -65,25 +67,49 @@ class Operand:
                 raise ValueError(f"{self.name} must have shape [{', '.join(self.dims)}] with {dim} = {expected}, got {list(value.shape)}")
         return value
 
-    def _scalar(self, value: Any) -> int | float:
-        if self.dtype == "int" and isinstance(value, int | np.integer) and not isinstance(value, bool):
+    def _scalar(self, value: Any) -> int | float | str:
+        if self.dtype == "form":
+            return value
+        number = isinstance(value, int | float | np.number | DTYPES["bf16"].type) and not isinstance(value, bool)
+        if self.dtype == "int" and isinstance(value, int | np.integer) and number:
             return int(value)
-        if self.dtype == "f32" and isinstance(value, int | float | np.floating) and not isinstance(value, bool):
+        if self.dtype == "f32" and number:
             return float(np.float32(value))
-        raise ValueError(f"{self.name} must be {'an integer' if self.dtype == 'int' else 'a number'}, got {value!r}")
+        if self.dtype == "bf16" and number and np.array_equal(float(value), float(DTYPES["bf16"].type(value)), equal_nan=True):
+            return float(value)
+        wanted = {"int": "an integer", "f32": "a number", "bf16": "a number that bf16 holds"}[self.dtype]
+        raise ValueError(f"{self.name} must be {wanted}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class Signature:
+    """The line, and what it cannot say.
+
+    requires: Python comparisons over the sizes and integer arguments, all of which must hold
+    forms:    the names of the kernel's forms, the one to be used first
+    refuse:   called with all inputs by name, raises ValueError for contents that no launch may see (a table entry beyond its pool)
+    """
+
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     requires: tuple[str, ...] = ()
+    forms: tuple[str, ...] = FORMS
+    refuse: Callable[..., None] | None = None
 
     @classmethod
-    def parse(cls, text: str, requires: tuple[str, ...] = ()) -> Signature:
-        """Read a signature line. `requires` are Python comparisons over the sizes and integer arguments, all of which must hold."""
+    def parse(cls, text: str, requires: tuple[str, ...] = (), forms: tuple[str, ...] = FORMS, refuse: Callable[..., None] | None = None) -> Signature:
         inputs, outputs = text.split("->")
-        return cls(_operands(inputs), _operands(outputs), requires)
+        return cls(_operands(inputs), _operands(outputs), requires, forms, refuse)
+
+    @property
+    def form(self) -> str | None:
+        """The operand that names the form; None where all forms give the same bits."""
+        return next((operand.name for operand in self.inputs if operand.dtype == "form"), None)
+
+    @property
+    def arguments(self) -> tuple[Operand, ...]:
+        """The inputs that a launcher takes at their place: all but the form."""
+        return tuple(operand for operand in self.inputs if operand.dtype != "form")
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -102,10 +128,14 @@ class Signature:
             checked = operand.check(values[operand.name], sizes)
             if operand.dtype == "int":
                 sizes[operand.name] = checked
+            if operand.dtype == "form" and checked not in self.forms:
+                raise ValueError(f"{operand.name} must be one of {', '.join(self.forms)}, got {checked!r}")
         for rule in self.requires:
             if not eval(rule, {"__builtins__": {}}, sizes):
                 known = ", ".join(f"{name} = {sizes[name]}" for name in dict.fromkeys(re.findall(r"[a-z]\w*", rule)) if name in sizes)
                 raise ValueError(f"{rule} is required, got {known}")
+        if self.refuse:
+            self.refuse(**{operand.name: values[operand.name] for operand in self.inputs})
         return sizes
 
 
