@@ -44,7 +44,7 @@ def gate(name: str, case: str, replays: int, limit: int) -> Finding | None:
     from kernels_cuda.launch import layouts_of
 
     kernel, golden = Kernel.load(name), goldens.load(name, case)
-    layouts = ("aligned",) if golden.large else layouts_of(kernel.signature)
+    layouts = ("aligned",) if golden.large else layouts_of(kernel)
     trace = prepare(kernel, ("TRACE",)) if interior(golden) else None
     return check_device(kernel, golden, prepare(kernel), trace, layouts, replays, limit)
 
@@ -57,16 +57,17 @@ def mistaken(name: str, k: int) -> tuple[list[str], list[str]]:
 
 def judge_mistake(kernel: Kernel, pair: str, prepared: Prepare) -> tuple[list[str], list[str]]:
     stored = [golden for golden in map(partial(goldens.load, kernel.name), goldens.case_names(kernel.name)) if not golden.large]
-    mistake = next((m for golden in stored for m in mistakes(kernel, [golden.inputs]) if m.key == pair), None)
-    if mistake is None:
+    planted = {m.schedule: m for golden in stored for m in mistakes(kernel, [golden.inputs]) if m.among([pair])}
+    if not planted:
         return [], [f"{pair} cannot happen on any golden"]
     seen, wrong = [], []
     for golden in stored:
-        got = prepared(golden.inputs, "aligned", {}).run("current").outputs
-        differences = compare_all(got, emulate_with(kernel, mistake, golden.inputs))
+        mistake = planted.get(kernel.schedule_of(golden.inputs))
+        got = prepared(golden.inputs, "aligned", {}).run(kernel.forms_for(golden.inputs)[0]).outputs
+        differences = compare_all(got, emulate_with(kernel, mistake, golden.inputs) if mistake else golden.outputs)
         wrong += [f"{golden.case}: not the bits of {pair}: {difference.headline('device', 'emulator')}" for difference in differences]
         if moved(got, golden.outputs):
-            if not seen and not any(mistake.sentence in line for line in diagnose(kernel, golden.inputs, got)):
+            if mistake and not seen and not any(mistake.sentence in line for line in diagnose(kernel, golden.inputs, got)):
                 wrong.append(f"{golden.case}: the diagnosis does not name {pair}")
             seen.append(golden.case)
     return seen, wrong
@@ -111,13 +112,13 @@ def _good(kernel: Kernel) -> list:
     sizes = kernel.signature.check(inputs)
     shapes = {o.name: o.shape(sizes) for o in (*kernel.signature.inputs, *kernel.signature.outputs) if o.is_array}
     buffers = {name: SimpleNamespace(pointer=4096 * (i + 1), pitch=shape[-1]) for i, (name, shape) in enumerate(shapes.items())}
-    return arguments(kernel.signature, buffers, inputs, sizes, "current", 0)
+    return arguments(kernel.signature, buffers, inputs, sizes, kernel.forms[0], 0)
 
 
 def _bad(kernel: Kernel) -> list:
     """For each argument one that no call may have: no pointer, a negative number, a form there is not. None: any value is right."""
-    wrong = {ctypes.c_void_p: lambda: ctypes.c_void_p(None), ctypes.c_int64: lambda: ctypes.c_int64(-1), ctypes.c_int: lambda: ctypes.c_int(2)}
-    return [wrong[type(value)]() if type(value) in wrong else None for value in _good(kernel)[:-1]]
+    wrong = {ctypes.c_void_p: None, ctypes.c_int64: -1, ctypes.c_int: len(kernel.forms)}
+    return [type(value)(wrong[type(value)]) if type(value) in wrong else None for value in _good(kernel)[:-1]]
 
 
 def _refusal(kernel: Kernel, library: ctypes.CDLL, position: int, bad) -> str:

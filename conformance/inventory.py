@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from references.contract import Signature
 
 ROOT = Path(__file__).resolve().parent.parent
 CTYPES = {"bf16": "bf16", "f32": "float", "e4m3": "uint8_t", "u8": "uint8_t", "i32": "int32_t", "i64": "int64_t"}
-BUILTINS = {"len", "range"}
-VIEWS = {"reshape", "transpose", "swapaxes"}  # methods that move no bit
+BUILTINS = {"len", "range", "min", "max", "zip", "enumerate"}
+VIEWS = {"reshape", "transpose", "swapaxes", "append"}  # methods that move no bit
 ROUNDING = {"sum", "cumsum", "mean", "dot", "matmul", "einsum", "inner", "exp", "log", "tanh", "power", "sqrt", "prod"}
 LIMITS = {"test_": 400, "": 300}  # lines; a test's table of cases is read entry by entry
 OUTSIDE = re.compile("(/" + "work|/" + "home|/" + "root|/" + r"tmp)/|\.\./")
@@ -22,7 +23,7 @@ OUTSIDE = re.compile("(/" + "work|/" + "home|/" + "root|/" + r"tmp)/|\.\./")
 
 
 def documented(docstring: str) -> list[int]:
-    """The steps a module's docstring states: lines that begin with S1, S2, ..."""
+    """The steps a module's docstring states: lines that begin with S1, S2, ...; forms with schedules of their own begin again at S1."""
     return [int(step) for step in re.findall(r"^S(\d+)\b", docstring or "", re.M)]
 
 
@@ -32,15 +33,24 @@ def tagged(text: str, mark: str) -> set[int]:
     return {int(step) for comment in comments for step in re.findall(r"\bS(\d+)\b(?!\.)", comment)}
 
 
-def schedule_problems(name: str, module: str, cuda: str, headers: str) -> list[str]:
-    """`headers`: those the CUDA source includes; a step may be spelled there."""
-    steps = documented(ast.get_docstring(ast.parse(module)))
-    problems = [] if steps and steps == [*range(1, len(steps) + 1)] else [f"{name}.py: the docstring must state S1, S2, ..., states {steps}"]
-    places = {f"{name}.py": tagged(module, "#"), f"{name}.cu": tagged(cuda, "//") | (tagged(headers, "//") & set(steps))}
+def schedule_problems(name: str, module: str, cuda: str, headers: str, parts: Iterable[str] = ()) -> list[str]:
+    """`headers`: those the CUDA source includes; a step may be spelled there. `parts`: the modules of forms that the module imports."""
+    modules = (module, *parts)
+    steps = [step for text in modules for step in documented(ast.get_docstring(ast.parse(text)))]
+    right = steps[:1] == [1] and all(step in (1, before + 1) for before, step in pairwise(steps))
+    problems = [] if right else [f"{name}.py: the docstring must state S1, S2, ..., states {steps}"]
+    in_python = set().union(*(tagged(text, "#") for text in modules))
+    places = {f"{name}.py": in_python, f"{name}.cu": tagged(cuda, "//") | (tagged(headers, "//") & set(steps))}
     for place, tags in places.items():
-        problems += [f"{place}: no line is tagged S{step}" for step in steps if step not in tags]
+        problems += [f"{place}: no line is tagged S{step}" for step in dict.fromkeys(steps) if step not in tags]
         problems += [f"{place}: S{step} is no step of the docstring" for step in sorted(tags - set(steps))]
     return problems
+
+
+def parts(module: str) -> dict[str, set[str]]:
+    """The modules of parts (`references._name`) a kernel module imports functions from, with their names."""
+    nodes = [node for node in ast.parse(module).body if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("references._")]
+    return {node.module.removeprefix("references."): {alias.name for alias in node.names} for node in nodes}
 
 
 def includes(source: Path) -> str:
@@ -60,8 +70,8 @@ def includes(source: Path) -> str:
 
 def parameters(signature: Signature) -> list[str]:
     """The C parameters that follow from a signature."""
-    scalars = {"int": "int64_t", "f32": "float"}
-    inputs = [f"const {CTYPES[o.dtype]}* {o.name}" if o.is_array else f"{scalars[o.dtype]} {o.name}" for o in signature.inputs]
+    scalars = {"int": "int64_t", "f32": "float", "bf16": "float"}
+    inputs = [f"const {CTYPES[o.dtype]}* {o.name}" if o.is_array else f"{scalars[o.dtype]} {o.name}" for o in signature.arguments]
     outputs = [f"{CTYPES[o.dtype]}* {o.name}" for o in signature.outputs]
     sizes = [f"int64_t {name}" for name in (*signature.dims, *signature.strides)]
     return [*inputs, *outputs, *sizes, "int form", "cudaStream_t stream"]
@@ -90,15 +100,18 @@ def plant_problems(name: str, cuda: str, headers: str, planted: dict[int, str], 
 
 def landing_problems(name: str, cuda: str, headers: str, interior: Iterable[int]) -> list[str]:
     """Landings that do not leave the kernel, and that no trace build would show."""
-    traced = {int(tag) for tag in re.findall(r"\bLANDING\((\d+),", cuda + headers)}
+    traced = {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda + headers)}
     return [f"{name}.cu: landing S{tag} has no LANDING({tag}, ...)" for tag in interior if tag not in traced]
 
 
 # What emulators may be spelled with
 
 
-def spelling_problems(name: str, module: str) -> list[str]:
-    """Kernel modules: no order or rounding but that of the words. emulate(): words, views and index arithmetic, nothing else."""
+def spelling_problems(name: str, module: str, start: Iterable[str] = ("emulate",)) -> list[str]:
+    """Kernel modules: no order or rounding but that of the words. emulate(), and what it calls: words, views and index arithmetic, nothing else.
+
+    `start`: of a module of parts, the functions that a kernel module imports.
+    """
     tree = ast.parse(module)
     problems = [
         f"{name}.py:{node.lineno}: {ast.unparse(node)} rounds in an order of NumPy's own"
@@ -106,22 +119,40 @@ def spelling_problems(name: str, module: str) -> list[str]:
         if (isinstance(node, ast.Attribute) and node.attr in ROUNDING) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult))
     ]
     words = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names if _is_arith(node)}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == "emulate":
-            problems += [f"{name}.py:{line}: {said}" for line, said in _body_problems(node, words, _integers(node))]
+    emulating = emulators(tree, start)
+    known = words.union(*parts(module).values(), (function.name for function in emulating))
+    for function in emulating:
+        problems += [f"{name}.py:{line}: {said}" for line, said in _body_problems(function, known, _integers(function))]
     return problems
+
+
+def emulators(tree: ast.Module, start: Iterable[str]) -> list[ast.FunctionDef]:
+    """These functions and those of the same module that they call, directly or not."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found, todo = {}, [*start]
+    while todo:
+        name = todo.pop()
+        if name in functions and name not in found:
+            found[name] = functions[name]
+            todo += [node.func.id for node in ast.walk(functions[name]) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    return list(found.values())
 
 
 def _is_arith(node: ast.ImportFrom) -> bool:
     return (node.module or "").startswith("references.arith")
 
 
-def _integers(emulate: ast.FunctionDef) -> set[str]:
-    """Names that stand for integers: those of the signature, and loop variables over a range."""
-    text = next((ast.literal_eval(d.args[0]) for d in emulate.decorator_list if isinstance(d, ast.Call) and d.args), "-> o: f32[n]")
+def _integers(function: ast.FunctionDef) -> set[str]:
+    """Names that stand for integers: those of the signature, parameters that say `int`, loop variables over a range, and what is made of these."""
+    text = next((ast.literal_eval(d.args[0]) for d in function.decorator_list if isinstance(d, ast.Call) and d.args), "-> o: f32[n]")
     known = {operand.name for operand in Signature.parse(text).inputs if operand.dtype == "int"} if text.split("->")[0].strip() else set()
-    loops = (node for node in ast.walk(emulate) if isinstance(node, ast.For) and isinstance(node.iter, ast.Call))
-    return known | {node.target.id for node in loops if isinstance(node.target, ast.Name) and ast.unparse(node.iter.func) in ("asc", "range")}
+    known |= {arg.arg for arg in function.args.args if arg.annotation and ast.unparse(arg.annotation) == "int"}
+    loops = (node for node in ast.walk(function) if isinstance(node, ast.For) and isinstance(node.iter, ast.Call))
+    known |= {node.target.id for node in loops if isinstance(node.target, ast.Name) and ast.unparse(node.iter.func) in ("asc", "range")}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and _is_index(node.value, known):
+            known.add(node.targets[0].id)
+    return known
 
 
 def _body_problems(emulate: ast.FunctionDef, words: set[str], integers: set[str]) -> Iterable[tuple[int, str]]:
@@ -144,6 +175,8 @@ def _is_index(node: ast.AST, integers: set[str]) -> bool:
         return isinstance(node.value, int)
     if isinstance(node, ast.Name):
         return node.id in integers
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("min", "max"):
+        return all(_is_index(arg, integers) for arg in node.args)
     return isinstance(node, ast.Call | ast.Subscript) and bool(re.fullmatch(r"len\(\w+\)|\w+\.shape\[-?\d+\]", ast.unparse(node)))
 
 

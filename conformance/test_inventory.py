@@ -29,8 +29,15 @@ def test_every_kernel_is_everywhere():
     assert sorted(path.parent.name for path in (ROOT / "goldens").glob("*/MANIFEST.json")) == [*names()]
 
 
+def parts(kernel: str) -> dict[str, tuple[str, set[str]]]:
+    """Of the modules of parts that a kernel module takes functions from: text and names."""
+    module = read(kernel)[0]
+    return {part: ((ROOT / "references" / f"{part}.py").read_text(), names) for part, names in inventory.parts(module).items()}
+
+
 def test_schedule(kernel_name):
-    assert inventory.schedule_problems(kernel_name, *read(kernel_name)) == []
+    texts = [text for text, _ in parts(kernel_name).values()]
+    assert inventory.schedule_problems(kernel_name, *read(kernel_name), texts) == []
 
 
 def test_launcher(kernel_name):
@@ -45,7 +52,7 @@ def test_planted_mistakes(kernel_name):
     missing = {*pairs.values()}
     for case in kernel.cases():
         if missing and not case.large:
-            missing -= {mistake.key for mistake in mistakes(kernel, [case.make()])}
+            missing -= {key for mistake in mistakes(kernel, [case.make()]) for key in (mistake.key, mistake.pair)}
     assert not missing, f"no case of {kernel_name} can show {missing}"
     assert not {*pairs.values()} & {*kernel.blind}
 
@@ -53,12 +60,16 @@ def test_planted_mistakes(kernel_name):
 def test_interior_landings_are_traced(kernel_name):
     _, cuda, headers = read(kernel_name)
     kernel = Kernel.load(kernel_name)
-    small = next(replace(case, guards=()) for case in kernel.cases() if not case.large)
-    assert inventory.landing_problems(kernel_name, cuda, headers, interior(goldens.make(kernel, small)).values()) == []
+    small = {kernel.schedule_of(inputs): case for case in kernel.cases() if not case.large and (inputs := case.make())}
+    assert small.keys() == {*kernel.schedules}, "a form has no small case"
+    for case in small.values():
+        assert inventory.landing_problems(kernel_name, cuda, headers, interior(goldens.make(kernel, replace(case, guards=()))).values()) == []
 
 
 def test_spelling(kernel_name):
     assert inventory.spelling_problems(kernel_name, read(kernel_name)[0]) == []
+    for part, (text, taken) in parts(kernel_name).items():
+        assert inventory.spelling_problems(part, text, taken) == []
 
 
 @pytest.mark.parametrize("place", WORDS)
@@ -163,6 +174,26 @@ def test_plants_and_traces_that_are_missing():
 )
 def test_an_emulator_that_computes_by_itself(line, said):
     assert any(said in problem for problem in inventory.spelling_problems("toy", changed(MODULE, "    return", f"    {line}\n    return")))
+
+
+FORMS = MODULE.replace("    acc = zero", "    return summed(x, off)\n\n\ndef summed(x, off: int):\n    acc = zero")
+
+
+def test_what_emulate_calls_is_held_to_the_same():
+    assert inventory.spelling_problems("toy", FORMS) == []
+    assert any("bare arithmetic" in said for said in inventory.spelling_problems("toy", changed(FORMS, "add(acc,", "add(acc * 2,")))
+    elsewhere = FORMS.partition("def summed")[0] + "\nfrom references._toy import summed"
+    assert inventory.spelling_problems("toy", elsewhere) == [] and inventory.parts(elsewhere) == {"_toy": {"summed"}}
+    assert inventory.spelling_problems("toy", elsewhere.replace("references._toy", "numpy")) != []
+
+
+def test_forms_state_their_steps_one_after_the_other():
+    again = changed(MODULE, "S2  o = bf(acc + x)\n", "S2  o = bf(acc + x)\n\nS1  acc = +0\n")
+    assert inventory.schedule_problems("toy", again, CUDA, "") == []
+    part = '"""S1  acc = +0\nS2  o\nS3  p\n"""\nx = 1  # S3\n'
+    assert inventory.schedule_problems("toy", MODULE, CUDA + "// S3\n", "", [part]) == []
+    assert inventory.schedule_problems("toy", MODULE, CUDA, "", [part]) == ["toy.cu: no line is tagged S3"]
+    assert inventory.schedule_problems("toy", changed(MODULE, "S2  o", "S1  z\nS3  o"), CUDA, "") != []
 
 
 def test_other_parts_of_a_module_do_not_sum_either():

@@ -11,10 +11,10 @@ import pytest
 from kernels_cuda import buffers, launch
 from kernels_cuda.launch import LAYOUTS, DeviceLost, MemoryFault, Prepared
 from references.contract import Signature
-from references.contract.inputs import from_bits
+from references.contract.inputs import BF16, from_bits
 
 SIGNATURE = Signature.parse("x: bf16[m@ldx, n], k: int -> o: bf16[m, n]")
-KERNEL = SimpleNamespace(name="toy", signature=SIGNATURE, forms=("current",))
+KERNEL = SimpleNamespace(name="toy", signature=SIGNATURE, forms=("current",), inplace={})
 M, N = 3, 8
 INPUTS = {"x": from_bits(np.arange(M * N).reshape(M, N)), "k": 1}
 
@@ -122,11 +122,11 @@ def test_landings_come_back_by_tag_and_no_buffer_stays_named():
             put(named[2], 1, 0x3F80)
         return copies(*args)
 
-    landing = run(stores, traced={2: (2, 2)}, trace=trace).landings[2]
+    landing = run(stores, traced={2: np.empty((2, 2), BF16)}, trace=trace).landings[2]
     assert landing.view(np.uint16).tolist() == [[buffers.POISON[2], 0x3F80], [buffers.POISON[2]] * 2]
     assert run(stores, trace=trace).landings == {} and not any(pointer.value for pointer in named.values())
     with pytest.raises(ValueError, match="traced needs a library of toy built with TRACE"):
-        run(copies, traced={2: (2, 2)})
+        run(copies, traced={2: np.empty((2, 2), BF16)})
 
 
 def test_bad_inputs_form_and_layout_are_refused_before_any_launch():

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernels_cuda import build
 from kernels_cuda.buffers import DEVICE, Buffer
-from kernels_cuda.launch import FORMS, arguments, call
+from kernels_cuda.launch import arguments, call
 from references.contract.kernel import Kernel
 from references.contract.signature import DTYPES, Operand
 
@@ -103,16 +103,16 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     first = InputSet(kernel, check(kernel, values))
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
-    same = all(torch.equal(a, b) for a, b in zip(*(first.results(library, form) for form in FORMS), strict=True))
+    same = all(torch.equal(a, b) for a, b in zip(*(first.results(library, form) for form in kernel.forms), strict=True))
     copied = copy_bytes(first.bytes)
     pairs = [[torch.randint(0, 128, (copied // 8,), dtype=torch.int32, device=DEVICE) for _ in range(2)] for _ in sets]
-    rounds = {form: [one.launcher(library, form) for one in sets] for form in FORMS}
+    rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms}
     rounds["copy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs]
     launches = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
     medians = timed({name: capture(work, launches) for name, work in rounds.items()}, launches)
     shape = " ".join(f"{name}={value}" for name, value in values.items())
     copy = medians["copy"] * first.bytes / copied
-    return Row(kernel.name, shape, first.bytes, {form: medians[form] for form in FORMS}, copy, same)
+    return Row(kernel.name, shape, first.bytes, {form: medians[form] for form in kernel.forms}, copy, same)
 
 
 def copy_bytes(wanted: int) -> int:

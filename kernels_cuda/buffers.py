@@ -11,6 +11,7 @@ from references.contract.signature import DTYPES, Operand
 GUARD_BYTES = 256
 DEVICE = "cuda"
 LAYOUTS = ("aligned", "offset", "strided", "ragged")
+INPLACE = "inplace"  # aligned, and outputs lie where the kernel allows it: on an input
 SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch has these for every width, and they move bits untouched
 # A NaN that no kernel stores (theirs is 0x7fff), as bf16 and as f32; 0xff is the e4m3 NaN.
 POISON = {1: 0xFF, 2: 0xFFA5, 4: 0xFFA5FFA5, 8: 0xFFA5FFA5FFA5FFA5}
@@ -21,9 +22,9 @@ class MemoryFault(RuntimeError):
     """A kernel touched memory it must not touch, or left a part of an output unwritten."""
 
 
-def layouts_of(signature) -> tuple[str, ...]:
-    """The layouts that differ for this signature: rows spread apart only where it names a row stride."""
-    return LAYOUTS if signature.strides else LAYOUTS[:2]
+def layouts_of(kernel) -> tuple[str, ...]:
+    """The layouts that differ for this kernel: rows spread apart only where its signature names a row stride."""
+    return (LAYOUTS if kernel.signature.strides else LAYOUTS[:2]) + ((INPLACE,) if kernel.inplace else ())
 
 
 class Buffer:
@@ -67,6 +68,17 @@ class Buffer:
     def poison(self) -> None:
         self.raw.fill_(self._poison)
 
+    def restore(self) -> None:
+        """The input again as it was uploaded."""
+        self.raw.copy_(self._pristine)
+
+    def check_around(self) -> None:
+        """MemoryFault for a write beside the array."""
+        changed = self.raw != self._pristine
+        self._body(changed).fill_(False)
+        if changed.any():
+            raise MemoryFault(f"{self.name} was written outside its array: {self._place(changed)}")
+
     def check_unchanged(self) -> None:
         import torch
 
@@ -101,3 +113,17 @@ class Buffer:
         row, column = divmod(at, max(1, self.pitch))
         where = f"{-at} elements before it" if at < 0 else f"row {row}, column {column} of rows {prod(self.shape[1:])} wide, {self.pitch} apart"
         return f"{len(spots):,} elements, the first {where}; shape {list(self.shape)}"
+
+
+class Overwritten:
+    """An output on top of an input. What the kernel leaves unwritten holds the input, so only other bits tell."""
+
+    def __init__(self, buffer: Buffer):
+        self.buffer, self.pointer, self.pitch = buffer, buffer.pointer, buffer.pitch
+
+    def poison(self) -> None:
+        self.buffer.restore()
+
+    def download(self) -> np.ndarray:
+        self.buffer.check_around()
+        return self.buffer.landed()

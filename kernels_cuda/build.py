@@ -95,12 +95,12 @@ def names(sources: Path = SOURCES) -> tuple[str, ...]:
 
 
 def planted(name: str, sources: Path = SOURCES) -> dict[int, str]:
-    """The mistakes compiled in by -DMISTAKE=k, k -> `site:fault`, as the source and the headers it includes state them."""
+    """The mistakes compiled in by -DMISTAKE=k, k -> `site:fault` or `form/site:fault`, as the source and the headers it includes state them."""
     found, unread = {}, [sources / f"{name}.cu"]
     while unread:
         text = unread.pop().read_text()
         unread += [sources / header for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
-        found |= {int(k): key for k, key in re.findall(r"MISTAKE (\d+) = ([\w.#]+:\w+)", text)}
+        found |= {int(k): key for k, key in re.findall(r"MISTAKE (\d+) = ((?:\w+/)?[\w.#]+:\w+)", text)}
     return dict(sorted(found.items()))
 
 

@@ -14,6 +14,9 @@ typedef __nv_bfloat16 bf16;
 __device__ __forceinline__ bf16 bf(float x) { return __float2bfloat16_rn(x); }
 __device__ __forceinline__ float f(bf16 x) { return __bfloat162float(x); }
 
+// An f32 as it is stored: every NaN 0x7fffffff.
+__device__ __forceinline__ float nan32(float x) { return x == x ? x : __int_as_float(0x7fffffff); }
+
 // sigmoid(x) = 1 / (1 + exp(0 - x)), IEEE division.
 __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(__fsub_rn(0.0f, x)))); }
 
@@ -49,8 +52,22 @@ __device__ __forceinline__ Bf16x8 load8(const bf16* p) {
   return v;
 }
 __device__ __forceinline__ void store8(bf16* p, const Bf16x8& v) { *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v); }
+// To device memory in one instruction: where the compiler cannot derive an address's alignment, it makes four 4-byte stores of an assignment.
+__device__ __forceinline__ void global_store8(bf16* p, const Bf16x8& v) {
+  const uint4 words = *reinterpret_cast<const uint4*>(&v);
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w) : "memory");
+}
 __device__ __forceinline__ void stream_store8(bf16* p, const Bf16x8& v) {  // first to leave the caches
   __stcs(reinterpret_cast<uint4*>(p), *reinterpret_cast<const uint4*>(&v));
+}
+
+// Eight bf16 as f32, an instruction each.
+__device__ __forceinline__ void widen8(const Bf16x8& v, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const unsigned pair = reinterpret_cast<const unsigned*>(v.at)[i / 2];
+    x[i] = __uint_as_float(pair << 16), x[i + 1] = __uint_as_float(pair & 0xffff0000u);
+  }
 }
 
 // Eight f32 in two 16-byte accesses, first to leave the caches: for what is read once.
@@ -103,14 +120,17 @@ static int64_t resident_blocks(void (*kernel)(Arguments...), int threads, size_t
   if (!(condition)) return -(position)
 
 // The gate compares every landing, not only those that leave the kernel. A build with -DTRACE stores landing S<tag> of element `index`
-// into the buffer that `trace(tag, buffer)` named; any other build compiles LANDING to nothing.
+// into the buffer that `trace(tag, buffer)` named; any other build compiles LANDING to nothing. KEPT is the same for an f32 (the word `kept`).
 #ifdef TRACE
-__device__ bf16* traced[16];
+__device__ void* traced[16];
 extern "C" int trace(int tag, void* buffer) { return (int)cudaMemcpyToSymbol(traced, &buffer, sizeof buffer, tag * sizeof buffer); }
 #define LANDING(tag, index, value) \
-  if (traced[tag]) traced[tag][index] = (value)
+  if (traced[tag]) static_cast<bf16*>(traced[tag])[index] = (value)
+#define KEPT(tag, index, value) \
+  if (traced[tag]) static_cast<float*>(traced[tag])[index] = nan32(value)
 #else
 #define LANDING(tag, index, value)
+#define KEPT(tag, index, value)
 #endif
 
 // PLANT(k, right, wrong): `right`, unless the build is told -DMISTAKE=k. The gate must see every planted mistake.

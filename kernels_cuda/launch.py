@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from kernels_cuda.buffers import GUARD_BYTES, LAYOUTS, Buffer, MemoryFault, layouts_of
+from kernels_cuda.buffers import GUARD_BYTES, INPLACE, LAYOUTS, Buffer, MemoryFault, Overwritten, layouts_of
 from references.contract.kernel import Kernel
-from references.contract.signature import Operand, Signature
+from references.contract.signature import DTYPES, Operand, Signature
 
-__all__ = ["FORMS", "LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "launch", "layouts_of", "prepare"]
+__all__ = ["LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "launch", "layouts_of", "prepare"]
 
-FORMS = ("current", "retired")
 TAGS = 16  # landings a TRACE build has room for: `traced` of common.cuh
-_SCALARS = {"int": lambda value: ctypes.c_int64(int(value)), "f32": lambda value: ctypes.c_float(float(value))}
+_SCALARS = {"int": ctypes.c_int64, "f32": ctypes.c_float, "bf16": ctypes.c_float}
 _lost: list[str] = []  # why the device is lost, once it is
 
 
@@ -42,18 +41,18 @@ class Outcome:
 
 def argument_names(signature: Signature) -> tuple[str, ...]:
     """The launcher's parameters, in order."""
-    operands = (operand.name for operand in (*signature.inputs, *signature.outputs))
+    operands = (operand.name for operand in (*signature.arguments, *signature.outputs))
     return (*operands, *signature.dims, *signature.strides, "form", "stream")
 
 
 def arguments(signature: Signature, buffers: Mapping[str, Any], values: Mapping[str, Any], sizes: Mapping[str, int], form: str, stream: int) -> list:
     """The launcher's arguments as ctypes values; a buffer has a `pointer` and a `pitch` (elements from row to row)."""
-    operands = (*signature.inputs, *signature.outputs)
+    operands = (*signature.arguments, *signature.outputs)
     return [
         *(ctypes.c_void_p(buffers[o.name].pointer) if o.is_array else _SCALARS[o.dtype](values[o.name]) for o in operands),
         *(ctypes.c_int64(sizes[dim]) for dim in signature.dims),
         *(ctypes.c_int64(buffers[o.name].pitch) for o in operands if o.stride),
-        ctypes.c_int(FORMS.index(form)),
+        ctypes.c_int(signature.forms.index(form)),
         ctypes.c_void_p(stream),
     ]
 
@@ -95,19 +94,24 @@ class Prepared:
         library: ctypes.CDLL,
         inputs: Mapping[str, Any],
         layout: str = "aligned",
-        traced: Mapping[int, tuple[int, ...]] | None = None,
+        traced: Mapping[int, np.ndarray] | None = None,
         guard_bytes: int = GUARD_BYTES,
     ):
         if _lost:
             raise DeviceLost(_lost[0])
         self.kernel, self.library, self.values = kernel, library, dict(inputs)
         self.sizes = kernel.signature.check(inputs)
-        arrays = [o for o in kernel.signature.inputs if o.is_array]
-        self.inputs = {o.name: Buffer(o, o.shape(self.sizes), layout, guard_bytes).upload(inputs[o.name]) for o in arrays}
-        self.outputs = {o.name: Buffer(o, o.shape(self.sizes), layout, guard_bytes) for o in kernel.signature.outputs}
+        self._guard_bytes, self._place = guard_bytes, "aligned" if layout == INPLACE else layout
+        self.inputs = {o.name: self._buffer(o).upload(inputs[o.name]) for o in kernel.signature.inputs if o.is_array}
+        over = kernel.inplace if layout == INPLACE else {}
+        self.outputs = {o.name: Overwritten(self.inputs[over[o.name]]) if o.name in over else self._buffer(o) for o in kernel.signature.outputs}
+        self._overwritten = {*over.values()}
         if traced and not hasattr(library, "trace"):
             raise ValueError(f"traced needs a library of {kernel.name} built with TRACE")
-        self.traced = {tag: Buffer(Operand(f"landing S{tag}", "bf16"), shape) for tag, shape in (traced or {}).items()}
+        self.traced = {tag: Buffer(Operand(f"landing S{tag}", _contract_name(like.dtype)), like.shape) for tag, like in (traced or {}).items()}
+
+    def _buffer(self, operand: Operand) -> Buffer:
+        return Buffer(operand, operand.shape(self.sizes), self._place, self._guard_bytes)
 
     def enqueue(self, form: str) -> None:
         """Launch on the current stream; no check, no wait."""
@@ -130,8 +134,9 @@ class Prepared:
         except CudaError:
             probe(self.kernel.name)
             raise
-        for buffer in self.inputs.values():
-            buffer.check_unchanged()
+        for name, buffer in self.inputs.items():
+            if name not in self._overwritten:
+                buffer.check_unchanged()
         outputs = {name: buffer.download() for name, buffer in self.outputs.items()}
         return Outcome(outputs, {tag: buffer.landed() for tag, buffer in self.traced.items()})
 
@@ -147,8 +152,12 @@ class Prepared:
 prepare = Prepared
 
 
+def _contract_name(dtype: np.dtype) -> str:
+    return next(name for name, known in DTYPES.items() if known == dtype)
+
+
 def launch(kernel: Kernel, library: ctypes.CDLL, inputs: Mapping[str, Any], form: str, layout: str = "aligned", traced=None) -> Outcome:
-    """Run a kernel once. `traced` (TRACE builds) gives the shape of each landing by the number of its schedule tag."""
+    """Run a kernel once. `traced` (TRACE builds): an array like each landing, by the number of its schedule tag."""
     return Prepared(kernel, library, inputs, layout, traced).run(form)
 
 

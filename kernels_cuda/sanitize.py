@@ -32,7 +32,7 @@ def exercise(name: str) -> int:
         inputs = None if case.large else case.make()
         if inputs is None or sum(np.size(value) for value in inputs.values()) > ELEMENTS:
             continue
-        for form, layout in itertools.product(kernel.forms, layouts_of(kernel.signature)):
+        for form, layout in itertools.product(kernel.forms_for(inputs), layouts_of(kernel)):
             Prepared(kernel, library, inputs, layout, guard_bytes=0).run(form)
             runs += 1
     print(f"runs {runs}")
