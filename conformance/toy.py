@@ -1,4 +1,4 @@
-"""A small kernel for tests of what handles kernels: `o = bf(sum of bf(x[k] * w))`. Schedule, cases and version can be changed."""
+"""Small kernels for tests of what handles kernels: `o = bf(sum of bf(x[k] * w))`, whose schedule, cases and version can be changed, and others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from references.arith import add, asc, bf, mul, zero
+from references.arith import add, amax, as_f32, asc, bf, kept, mul, select, zero
 from references.contract import Case, Kernel, schedule
 from references.contract.inputs import BF16, F32, spread, values
 
@@ -73,3 +73,49 @@ def columns(pool: Callable[[int], dict] | None = None, blind=None) -> Kernel:
     checked = schedule("x: bf16[m, n] -> o: bf16[m, n]", version=1)(emulate)
     blind = blind or {"S1.mul:landed": "its landing follows anyway", "S1.bf:skipped": "a bf16 store rounds"}
     return Kernel("columns", SimpleNamespace(emulate=checked, INDEPENDENT="n", BLIND=blind, cases=lambda: iter(()), pool=pool))
+
+
+def forms(*, blind=None, pool=None, inplace=None) -> Kernel:
+    """`o = bf((x + big[t]) * s)` by two schedules: `late` lands 0.75 of the sum first. Rows and heads are independent, `big` is raw."""
+
+    def emulate(x, big, t, s, form):
+        return early(x, big, t, s) if form == "early" else late(x, big, t, s)
+
+    def early(x, big, t, s):
+        top = kept(amax(x, axis=-1))  # S1
+        return bf(mul(gathered(x, big, t), s)), top  # S2
+
+    def late(x, big, t, s):
+        top = kept(amax(x, axis=-1))  # S1
+        part = bf(mul(gathered(x, big, t), 0.75))  # S2
+        return bf(mul(part, s)), top  # S3
+
+    def gathered(x, big, t):
+        assert big.dtype == BF16
+        return add(x, as_f32(select(big, t))[:, None, None])
+
+    def refuse(*, big, t, **rest):
+        if t.size and (t.min() < 0 or t.max() >= big.size):
+            raise ValueError(f"t must be in 0..{big.size - 1}, got {t.min()}..{t.max()}")
+
+    checked = schedule(
+        "x: bf16[m, h, n], big: bf16[p], t: i32[m], s: bf16, form: form -> o: bf16[m, h, n], top: f32[m, h]",
+        version=1, forms=("early", "late"), raw=("big",), refuse=refuse,
+    )(emulate)
+    blind = blind or {"S2.mul:landed": "its landing follows", "late/S3.mul:landed": "so it does here", "late/S3.bf:skipped": "a bf16 store rounds",
+                      "early/S2.bf:skipped": "a bf16 store rounds"}
+    cases = (Case("early", "the first form", lambda: form_inputs("early"), ("S2.bf:truncated",)),
+             Case("late", "the second form", lambda: form_inputs("late"), ("S2.bf:truncated", "S3.bf:truncated")))
+    return Kernel("forms", SimpleNamespace(emulate=checked, INDEPENDENT=("m", "h"), BLIND=blind, cases=lambda: iter(cases), pool=pool or form_pool,
+                                           INPLACE=inplace or {}))
+
+
+def form_inputs(form: str, rows: int = 2) -> dict:
+    """`big` begins with zeros, so that entries are their x."""
+    x = spread(5, (rows, 2, 8), -4, 4)
+    return {"x": x, "big": values([0, 0, 1, 0.5]), "t": np.arange(rows, dtype=np.int32) % 4, "s": 0.75, "form": form}
+
+
+def form_pool(seed: int) -> dict:
+    x = np.concatenate([spread(seed, (8, 16, 8), -4, 4), spread(seed + 50, (8, 16, 8), -127, -125)])
+    return {"x": x, "big": values([0, 0, 1, 0.5]), "t": np.arange(16, dtype=np.int32) % 4, "s": 0.75}
