@@ -17,7 +17,7 @@ from goldens.regenerate import regenerate
 from goldens.search import shows
 from kernels_cuda import buffers, launch
 from references.__main__ import read_inputs
-from references.arith import asc, bf, kept, mul
+from references.arith import asc, bf, mul
 from references.arith.site import Laboratory
 from references.contract import Case, Signature, schedule
 from references.contract.inputs import BF16, from_bits, values
@@ -80,7 +80,7 @@ def test_a_mistake_belongs_to_one_form():
     early, late = (make(forms(), case) for case in forms().cases())
     assert shows(forms(), early, found["early/S2.bf:truncated"]) and not shows(forms(), late, found["early/S2.bf:truncated"])
     assert find(forms(), "S2.bf:truncated", LATE) == find(forms(), "late/S2.bf:truncated", LATE) == found["late/S2.bf:truncated"]
-    with pytest.raises(ValueError, match="got 'early/S2.bf:truncated'"):
+    with pytest.raises(ValueError, match=r"got .early/S2\.bf:truncated."):
         find(forms(), "early/S2.bf:truncated", LATE)
 
 

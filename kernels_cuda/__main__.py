@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     made["build"].add_argument("--ptx", action="store_true", help="compile to PTX with bare nvcc and check it; needs no torch and no GPU")
     made["build"].add_argument("--trace", action="store_true", help="also the builds that store every landing")
     made["build"].add_argument("--planted", action="store_true", help="also the builds with a planted mistake")
-    made["bench"].add_argument("--floor", type=float, default=0.0, metavar="FRACTION", help="fail below this fraction of the copy rate")
+    made["bench"].add_argument("--floor", type=float, default=0.0, metavar="FRACTION", help="fail below this fraction of the copy rate or floor")
     commands.add_parser("doctor", help="what this machine can build and run").set_defaults(call=doctor, kernels=[])
     return top
 

@@ -1,6 +1,7 @@
 """Time current and retired forms against a device copy of the same bytes: python -m kernels_cuda bench [KERNEL ...]
 
-A kernel module names what is timed: `BENCH = ({"m": 16896, "n": 6144}, ...)`, each with all sizes and scalar arguments.
+A kernel module names what is timed: `BENCH = ({"m": 16896, "n": 6144}, ...)`, each with all sizes and scalar arguments. Operands that random
+contents do not suit (a block table) come from its `bench_inputs(sizes)`, arrays by name. One with `cost(sizes)` is timed by kernels_cuda/floors.py.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROUND_BYTES = 4 << 30  # moved between two events: about a millisecond, against 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; times in us a launch. `same` says that both forms gave the same bits."""
+    """One line of the table; times in us a launch, the current form first. `same` says that both forms gave the same bits."""
 
     kernel: str
     shape: str
@@ -36,10 +37,11 @@ class Row:
 
     @property
     def fraction(self) -> float:
-        return self.copy / self.times["current"]
+        return self.copy / next(iter(self.times.values()))
 
     def __str__(self) -> str:
-        retired, current = self.times["retired"], self.times["current"]
+        current, *others = self.times.values()
+        retired = others[-1] if others else current
         numbers = f"{self.bytes / 1e6:9.1f} {retired:10.1f} {current:10.1f} {retired / current:6.2f} {self.copy:9.1f} {self.fraction:8.1%}"
         return f"{self.kernel:16} {self.shape:44} {numbers}  {'same bits' if self.same else 'BITS DIFFER'}"
 
@@ -53,7 +55,9 @@ class InputSet:
     def __init__(self, kernel: Kernel, values: Mapping[str, Any]):
         signature = kernel.signature
         self.kernel, self.values = kernel, values
-        self.inputs = {o.name: _random(Buffer(o, o.shape(values), guard_bytes=0)) for o in signature.inputs if o.is_array}
+        given = getattr(kernel.module, "bench_inputs", lambda sizes: {})(values)
+        buffers = {o.name: Buffer(o, o.shape(values), guard_bytes=0) for o in signature.inputs if o.is_array}
+        self.inputs = {name: buffer.upload(given[name]) if name in given else _random(buffer) for name, buffer in buffers.items()}
         self.outputs = {o.name: Buffer(o, o.shape(values), guard_bytes=0) for o in signature.outputs}
 
     @property
@@ -103,16 +107,23 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     first = InputSet(kernel, check(kernel, values))
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
-    same = all(torch.equal(a, b) for a, b in zip(*(first.results(library, form) for form in kernel.forms), strict=True))
+    same = same_bits(first, library)
     copied = copy_bytes(first.bytes)
     pairs = [[torch.randint(0, 128, (copied // 8,), dtype=torch.int32, device=DEVICE) for _ in range(2)] for _ in sets]
     rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms}
     rounds["copy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs]
     launches = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
-    medians = timed({name: capture(work, launches) for name, work in rounds.items()}, launches)
+    medians = timed({name: (capture(work, launches), launches) for name, work in rounds.items()})
     shape = " ".join(f"{name}={value}" for name, value in values.items())
     copy = medians["copy"] * first.bytes / copied
     return Row(kernel.name, shape, first.bytes, {form: medians[form] for form in kernel.forms}, copy, same)
+
+
+def same_bits(inputs: InputSet, library) -> bool:
+    import torch
+
+    first, *others = (inputs.results(library, form) for form in inputs.kernel.forms)
+    return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
 def copy_bytes(wanted: int) -> int:
@@ -126,7 +137,7 @@ def copy_bytes(wanted: int) -> int:
 def check(kernel: Kernel, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A BENCH entry must give every size and scalar of the signature. ValueError names what is missing."""
     signature = kernel.signature
-    wanted = (*(o.name for o in signature.inputs if not o.is_array), *signature.dims)
+    wanted = (*(o.name for o in signature.arguments if not o.is_array), *signature.dims)
     missing = [name for name in wanted if name not in values]
     if missing:
         raise ValueError(f"BENCH of {kernel.name} must give {', '.join(missing)}, got {dict(values)}")
@@ -147,13 +158,13 @@ def capture(work: list[Callable], launches: int):
     return graph
 
 
-def timed(graphs: Mapping[str, Any], launches: int) -> dict[str, float]:
-    """Median us a launch of each graph."""
+def timed(graphs: Mapping[str, tuple[Any, int]], turns: int = SAMPLES) -> dict[str, float]:
+    """Median us a launch of each graph, given with its number of launches."""
     import torch
 
     samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(SAMPLES + 3):
-        for name, graph in graphs.items():
+    for turn in range(turns + 3):
+        for name, (graph, launches) in graphs.items():
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             graph.replay()
@@ -165,19 +176,23 @@ def timed(graphs: Mapping[str, Any], launches: int) -> dict[str, float]:
 
 
 def main(names: list[str], floor: float = 0.0) -> int:
-    """Print the table. 1 where forms differ in bits or the current form stays under `floor` of the copy rate."""
+    """Print the tables. 1 where forms differ in bits or the current form stays under `floor` of the copy rate, or of its own floor."""
     import torch
+
+    from kernels_cuda import floors
 
     chosen = [Kernel.load(name) for name in names or build.names()]
     build.build_all(build.Plan(kernel.name, (), build.toolchain()) for kernel in chosen)
     print(f"{torch.cuda.get_device_name()}, median of {SAMPLES}, inputs rotated through {CACHES} times the L2\n{HEADER}")
     failed = []
-    for kernel in chosen:
+    for kernel in sorted(chosen, key=lambda kernel: hasattr(kernel.module, "cost")):
         shapes = getattr(kernel.module, "BENCH", ())
         if not shapes:
             print(f"{kernel.name:16} not timed: references/{kernel.name}.py has no BENCH")
+        if shapes and hasattr(kernel.module, "cost"):
+            print(floors.header(kernel))
         for values in shapes:
-            row = measure(kernel, build.load(kernel.name), values)
+            row = (floors.measure if hasattr(kernel.module, "cost") else measure)(kernel, build.load(kernel.name), values)
             torch.cuda.empty_cache()
             print(row, flush=True)
             if not row.same or row.fraction < floor:
