@@ -73,7 +73,9 @@ TABLE = [
     ("lanes", "blocked", [f(1, 2, 4, 8), 2], [0x40A00000, 0x41200000], [0x40400000, 0x41400000]),
     ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
 ]
-ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only")}  # tests below
+CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset": [127, 0, 0], "row_late": [66, 0, 0]}
+ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"),
+             ("repeat", "first_only"), *(("cached", name) for name in CACHED)}  # tests below
 POINTLESS = {("rsqrt", "flushed"), ("log", "flushed")}  # their results are 2^-64 and 2^-24 and larger
 
 
@@ -151,3 +153,16 @@ def test_descending():
 
     assert result_of(emulate) == [0x3F800000]
     assert result_of(emulate, "S2.asc", ("asc", "descending")) == [0x3F800001]
+
+
+@pytest.mark.parametrize("fault", CACHED)
+def test_cached(fault):
+    """Rows filled with their number, the cache from row 2 on: tokens 63, 64 and 65 of the pages 1 and -1, then under the mistake."""
+    numbers = f(*range(132)).repeat(576)
+
+    def emulate():
+        return arith.cached(numbers, np.array([[1, -1]], np.int32), np.array([63], np.int32), 3, 2 * 576, 64 * 576)[0, :, 575]  # S1
+
+    assert emulate().tolist() == [129, 0, 0]
+    with Laboratory(faults={"S1.cached": planted("cached", fault)}):
+        assert emulate().tolist() == CACHED[fault]

@@ -5,10 +5,11 @@ from references.arith.ieee import absolute, add, amax, div, fma, maximum, mul, s
 from references.arith.libdevice import exp, log, rsqrt, sigmoid, tanh
 from references.arith.mma import dot16, gemm
 from references.arith.move import asc, choose, full, join, kept, repeat, select, zero
+from references.arith.paged import cached
 from references.arith.reduce import chain, chain_fma, down, lanes, tree
 
 __all__ = [
-    "absolute", "add", "amax", "as_bf16", "as_f32", "asc", "bf", "chain", "chain_fma", "choose", "div", "dot16", "down", "exp", "fma", "full",
-    "gemm", "hadd", "hmul", "join", "kept", "lanes", "log", "maximum", "mul", "repeat", "rsqrt", "select", "sigmoid", "sqrt", "sub", "tanh", "tree",
-    "zero",
+    "absolute", "add", "amax", "as_bf16", "as_f32", "asc", "bf", "cached", "chain", "chain_fma", "choose", "div", "dot16", "down", "exp", "fma",
+    "full", "gemm", "hadd", "hmul", "join", "kept", "lanes", "log", "maximum", "mul", "repeat", "rsqrt", "select", "sigmoid", "sqrt", "sub", "tanh",
+    "tree", "zero",
 ]

@@ -38,7 +38,7 @@ def schedule(
     Raises ValueError naming the argument and its value.
 
     forms:  the kernel's forms, the current one first; with an operand `form: form` each follows its own schedule and has its own goldens
-    raw:    bf16 operands that reach the body as they are stored, since little of a large pool is read
+    raw:    bf16 operands that reach the body as they are stored, since little of a large pool is read, or a copy keeps a NaN's payload
     refuse: see `Signature`
     """
     parsed = Signature.parse(signature, requires, forms, refuse)
@@ -92,8 +92,8 @@ def _store(operand, result, sizes):
 
 
 def stored(result: np.ndarray, dtype: str) -> np.ndarray:
-    """An f32 array of an emulator as it is stored; a NaN gets the one pattern of its dtype."""
-    if dtype == "bf16":
+    """An array of an emulator as it is stored. Of f32 a NaN gets the one pattern of its dtype; bf16 was copied and keeps its bits."""
+    if dtype == "bf16" and result.dtype != DTYPES["bf16"]:
         return as_bf16(bf.word(result) if planted() else result)
     if dtype == "f32":
         result = np.where(np.isnan(result), CANONICAL_NAN, result)
