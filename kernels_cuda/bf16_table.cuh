@@ -3,11 +3,11 @@
 #pragma once
 #include "common.cuh"
 
-// `Function` is a struct with `static __device__ Value of(float x)`. Held: 2^LOW <= |x| < 2^HIGH, positive values first.
-template <class Value, class Function, int LOW, int HIGH>
+// `Function` is a struct with `static __device__ float of(float x)`. Held: 2^LOW <= |x| < 2^HIGH, positive values first.
+template <class Function, int LOW, int HIGH>
 struct Bf16Table {
   static const uint32_t kFirst = (LOW + 127) << 7, kSize = (HIGH - LOW) << 7;
-  Value positive[kSize], negative[kSize];
+  float positive[kSize], negative[kSize];
 
   // By every thread of the block; a __syncthreads() must follow.
   __device__ void fill() {
@@ -20,5 +20,5 @@ struct Bf16Table {
 
   // bits: a bf16 pattern. Anything not below kSize is not held: small, large, infinite and NaN.
   static __device__ __forceinline__ uint32_t offset(uint32_t bits) { return (bits & 0x7fff) - kFirst; }
-  __device__ __forceinline__ Value look_up(uint32_t bits) const { return positive[offset(bits) + (bits >> 15) * kSize]; }
+  __device__ __forceinline__ float look_up(uint32_t bits) const { return positive[offset(bits) + (bits >> 15) * kSize]; }
 };

@@ -6,15 +6,6 @@
 // MISTAKE 3 = S7.select:early
 #include "conv.cuh"
 
-// As many rows side by side as the device holds, so that the taps are loaded once for many rows.
-template <int C, class Activation>
-static int walk_rows(const float* p, const float* taps, const bf16* carry, bf16* y, bf16* next, int64_t b, int64_t nt, int64_t inner, int64_t side_by_side,
-                     cudaStream_t stream) {
-  const dim3 grid((unsigned)ceil_div(inner, kConvThreads * C), (unsigned)(b < side_by_side ? b : side_by_side));
-  conv_rows<C, Activation><<<grid, kConvThreads, 0, stream>>>(p, taps, carry, y, next, b, nt, inner);
-  return (int)cudaGetLastError();
-}
-
 // p f32 [b, nt], taps f32 [inner, 4], carry bf16 [b, 3, inner], off -> y bf16 [b, inner], next bf16 [b, 3, inner]; packed.
 // form 0: current, 1: retired.
 extern "C" int conv_silu(const float* p, const float* taps, const bf16* carry, int64_t off, bf16* y, bf16* next, int64_t b, int64_t nt, int64_t inner,
@@ -30,7 +21,6 @@ extern "C" int conv_silu(const float* p, const float* taps, const bf16* carry, i
   REQUIRE(10, form == 0 || form == 1);
   if (b == 0) return 0;
   p += off;
-  if (form == 1 || !conv_vector(p, taps, carry, y, next, nt, inner)) return walk_rows<1, Silu>(p, taps, carry, y, next, b, nt, inner, 65535, stream);
-  const int64_t held = ceil_div(resident_blocks(conv_rows<8, TabledSilu>, kConvThreads), ceil_div(inner, kConvThreads * 8));
-  return (b > held * kTablePays ? walk_rows<8, TabledSilu> : walk_rows<8, Silu>)(p, taps, carry, y, next, b, nt, inner, held, stream);
+  if (form == 1 || !conv_vector(p, taps, carry, y, next, nt, inner)) return walk_rows<1>(p, taps, carry, y, next, b, nt, inner, 65535, stream);
+  return walk_rows<8>(p, taps, carry, y, next, b, nt, inner, side_by_side(conv_rows<8>, ceil_div(inner, kConvThreads * 8)), stream);
 }

@@ -27,7 +27,7 @@ struct Plain {
   }
 };
 
-__device__ __forceinline__ uint4 words(const bf16* p) { return __ldcs(reinterpret_cast<const uint4*>(p)); }
+__device__ __forceinline__ uint4 words(const bf16* p) { return *reinterpret_cast<const uint4*>(p); }
 __device__ __forceinline__ Bf16x8 eight_of(const uint4& words) { return load8(reinterpret_cast<const bf16*>(&words)); }
 
 // Current form: a grid that fills the device once and walks the matrix in groups of 8 columns. Row and column advance together, so no step
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Eight::kThreads, Eight::kBlocks)
     row += down, column += right;
     if (column >= n) ++row, column -= n;
     if (row < m) next_a = words(a + row * lda + column), next_b = words(b + row * ldb + column);
-    store8(o + index, op.eight(eight_of(now_a), eight_of(now_b), index));
+    global_store8(o + index, op.eight(eight_of(now_a), eight_of(now_b), index));
   }
 }
 

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) land_scalar(const float* p, bf16* o,
   }
 }
 
-// Current form: 8 columns a thread. Partials are read once and never again, so they leave the caches to others.
+// Current form: 8 columns a thread.
 __global__ void __launch_bounds__(kThreads) land_vector(const float* p, bf16* o, int64_t b, int64_t split_k, int64_t nt, int64_t n) {
   const int64_t column = ((int64_t)blockIdx.x * kThreads + threadIdx.x) * 8;
   if (column >= n) return;
@@ -31,12 +31,12 @@ __global__ void __launch_bounds__(kThreads) land_vector(const float* p, bf16* o,
     for (float& a : acc) a = seed();                                                                         // S1
 #pragma unroll 4
     for (int64_t s = 0; s < split_k; ++s) {                                                                  // S2
-      const F32x8 term = stream_load8(from + partial(s, split_k) * nt);
+      const F32x8 term = load8(from + partial(s, split_k) * nt);
       for (int i = 0; i < 8; ++i) acc[i] = __fadd_rn(acc[i], term.at[i]);
     }
-    Bf16x8 out;
-    for (int i = 0; i < 8; ++i) out.at[i] = landed(acc[i]);                                                  // S3
-    store8(o + row * n + column, out);
+    Bf16x8 out = bf8(acc);                                                                                   // S3
+    for (int i = 0; i < 8; ++i) out.at[i] = PLANT(2, out.at[i], landed(acc[i]));
+    global_store8(o + row * n + column, out);
   }
 }
 

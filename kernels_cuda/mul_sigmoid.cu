@@ -13,7 +13,26 @@ struct MulSigmoid {
   }
 };
 
+// One decision for eight quotients: an exponential and a division each make 36 instructions an element, of the 42 that the memory leaves time for.
+struct Gated {
+  static const int kThreads = 256, kBlocks = 4;
+  __device__ void prepare() {}
+  __device__ __forceinline__ Bf16x8 eight(const Bf16x8& a, const Bf16x8& b, int64_t index) const {
+    float x[8], y[8];
+    widen8(b, x);
+    sigmoid8(x, y);
+    for (int i = 0; i < 8; ++i) y[i] = PLANT(1, y[i], MulSigmoid::by_tanh(x[i]));
+    const Bf16x8 gate = bf8(y);                                            // S1
+    Bf16x8 out = hmul8(a, gate);                                           // S2
+    for (int i = 0; i < 8; ++i) {
+      LANDING(1, index + i, gate.at[i]);
+      out.at[i] = PLANT(2, out.at[i], MulSigmoid::truncated(a.at[i], gate.at[i]));
+    }
+    return out;
+  }
+};
+
 // a bf16 [m, n], b bf16 [m, n] -> o bf16 [m, n]. form 0: current, 1: retired.
 extern "C" int mul_sigmoid(const bf16* a, const bf16* b, bf16* o, int64_t m, int64_t n, int64_t lda, int64_t ldb, int form, cudaStream_t stream) {
-  return elementwise<MulSigmoid>(a, b, o, m, n, lda, ldb, form, stream);
+  return elementwise<MulSigmoid, Gated>(a, b, o, m, n, lda, ldb, form, stream);
 }

@@ -7,15 +7,6 @@ static const int kShared = 227 * 1024;  // bytes of shared memory a block can ha
 static const int kRows = 4;  // rows a block where a warp takes a row
 static const unsigned kWarp = 0xffffffffu;
 
-// Eight bf16 as f32, an instruction each.
-__device__ __forceinline__ void widen8(const Bf16x8& v, float (&x)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 2) {
-    const unsigned pair = reinterpret_cast<const unsigned*>(v.at)[i / 2];
-    x[i] = __uint_as_float(pair << 16), x[i + 1] = __uint_as_float(pair & 0xffff0000u);
-  }
-}
-
 // tree(128, 64, ..., 1), or from `threads` / 2 on, with one term a thread: across warps through shared memory, then by shuffle.
 template <int threads>
 __device__ __forceinline__ float block_tree(float sum) {

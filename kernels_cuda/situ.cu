@@ -31,8 +31,8 @@ struct Situ {
 // time for 47 and 6. But each factor is a function of one bf16, and two look-ups take about 20.
 struct Tabled {
   static const int kThreads = 1024, kBlocks = 1;
-  typedef Bf16Table<float, Gate, -14, 7> GateTable;
-  typedef Bf16Table<float, Up, -14, 8> UpTable;
+  typedef Bf16Table<Gate, -14, 7> GateTable;
+  typedef Bf16Table<Up, -14, 8> UpTable;
   static const int64_t kEntries = 2 * (GateTable::kSize + UpTable::kSize);
   GateTable gate;
   UpTable up;
