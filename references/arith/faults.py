@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from references.arith.bits import bf, hadd, hmul
-from references.arith.ieee import add, div, fma, mul, sqrt, sub
+from references.arith.ieee import add, div, fma, mul, odd_sum, sqrt, sub
 from references.arith.libdevice import exp, exp_fast, log, rsqrt, sigmoid, tanh
 from references.arith.move import asc, choose, join, repeat, select, zero
 from references.arith.mufu import rcp_approx
@@ -69,12 +69,12 @@ def half_away(visit: Visit) -> np.ndarray:
 
 
 def _exact(visit: Visit) -> np.ndarray:
-    """What a landing rounds, in f64: exact for every landing here but sums of operands more than 2^45 apart, whose f64 is no tie."""
+    """What a landing rounds, in f64; a sum that f64 cannot hold to odd, on the right side of every bf16 and of no tie."""
     a, *b = (np.asarray(x, np.float64) for x in visit.args)
     if not b:
         return a
     with np.errstate(all="ignore"):
-        return a + b[0] if visit.word.__name__ == "hadd" else a * b[0]
+        return odd_sum(a, 1, b[0])[1] if visit.word.__name__ == "hadd" else a * b[0]
 
 
 def _neighbour(landed: np.ndarray, step: int) -> np.ndarray:

@@ -83,8 +83,8 @@ def _exact_sum(a, b, c) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return product, total, (product - (total - back)) + (c - back)
 
 
-def _odd_sum(a, b, c) -> tuple[np.ndarray, np.ndarray]:
-    """The product and a*b + c rounded to odd at 53 bits, from which a rounding to 24 bits is as good as from the exact sum."""
+def odd_sum(a, b, c) -> tuple[np.ndarray, np.ndarray]:
+    """The product and a*b + c rounded to odd at 53 bits: as good as the exact sum, to round to 24 bits or to compare with a value of 24."""
     product, total, error = _exact_sum(a, b, c)
     even = (total.view(np.int64) & 1) == 0
     move = even & np.isfinite(total) & (error != 0)
@@ -94,13 +94,13 @@ def _odd_sum(a, b, c) -> tuple[np.ndarray, np.ndarray]:
 @quiet
 def fma_defined(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """`fma` in NumPy."""
-    return _odd_sum(a, b, c)[1].astype(F32)
+    return odd_sum(a, b, c)[1].astype(F32)
 
 
 @quiet
 def fma_rm_defined(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """`fma_rm` in NumPy. An exact zero is -0 unless product and c are both +0 (IEEE 754, 6.3)."""
-    product, total = _odd_sum(a, b, c)
+    product, total = odd_sum(a, b, c)
     near = total.astype(F32)
     down = np.where(near > total, np.nextafter(near, F32(-np.inf)), near)
     return np.where(total == 0, np.where(np.signbit(product) | np.signbit(c), F32(-0.0), F32(0)), down)
