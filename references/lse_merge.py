@@ -48,7 +48,7 @@ BLIND = {
 def emulate(acc, lse, o, lw, reset):
     if reset:
         acc, merged = zero(acc), lw  # S1
-        wa, ww = full(lw, 0), full(lw, 1)  # S1
+        wa, ww = zero(lw), full(lw, 1)  # S1
     else:
         m = maximum(lse, lw)  # S2
         merged = add(m, log(add(exp(sub(lse, m)), exp(sub(lw, m)))))  # S3

@@ -1,11 +1,11 @@
 """The only code that rounds or orders: the words that emulators are spelled with."""
 
 from references.arith.bits import as_bf16, as_f32, bf, hadd, hmul
+from references.arith.gather import cached
 from references.arith.ieee import absolute, add, amax, div, fma, maximum, mul, sqrt, sub
 from references.arith.libdevice import exp, log, rsqrt, sigmoid, tanh
 from references.arith.mma import dot16, gemm
 from references.arith.move import asc, choose, full, join, kept, repeat, select, zero
-from references.arith.paged import cached
 from references.arith.reduce import chain, chain_fma, down, lanes, tree
 
 __all__ = [

@@ -11,11 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from references.arith.bits import bf, hadd, hmul
+from references.arith.gather import cached, rows_of
 from references.arith.ieee import add, div, fma, mul, odd_sum, sqrt, sub
 from references.arith.libdevice import exp, exp_fast, log, rsqrt, sigmoid, tanh
 from references.arith.move import asc, choose, join, repeat, select, zero
 from references.arith.mufu import rcp_approx
-from references.arith.paged import PAGE, cached, rows_of
+from references.arith.paged import PAGE
 from references.arith.reduce import chain, down, lanes, tree
 from references.arith.site import Visit
 
