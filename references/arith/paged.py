@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from references.arith.bits import F32, as_f32
 from references.arith.site import site
 
 PAGE = 64  # rows
 ROW = 576  # elements: 512 latent, 64 rope
 
 
-def rows_of(cache: np.ndarray, page: np.ndarray, row: np.ndarray, offset: int, stride: int) -> np.ndarray:
-    """[..., 576] of the cache's dtype and bits: row `row` of physical page `page`; of a page below 0 zeros."""
-    rows = np.zeros((*np.shape(page), ROW), cache.dtype)
-    live = np.asarray(page) >= 0
-    first = offset + np.asarray(page, np.int64)[live] * stride + np.asarray(row)[live] * ROW
-    rows[live] = cache[first[:, None] + np.arange(ROW)]
-    return rows
-
-
 @site
-def cached(cache: np.ndarray, table: np.ndarray, start: np.ndarray, tokens: int, offset: int, stride: int) -> np.ndarray:
-    """Rows start .. start + tokens - 1 of each sequence, [b, tokens, 576] of the cache's dtype and bits.
+def paged(pool: np.ndarray, table: np.ndarray, length: int, offset: int, stride: int) -> np.ndarray:
+    """The first `length` rows, f32 [length, 576], of a bf16 pool as it is stored: only they are read.
 
-    cache: [pool]; table: i32 [b, pages], the physical page of each logical one; start: i32 [b]. Page p begins at offset + p * stride.
+    Row t is row t % 64 of page `table[t // 64]`, whose first element is pool[offset + page * stride]. A negative page reads as zero rows.
     """
-    token = np.asarray(start, np.int64)[:, None] + np.arange(tokens)
-    page = np.take_along_axis(np.asarray(table, np.int64), token // PAGE, 1)
-    return rows_of(cache, page, token % PAGE, offset, stride)
+    rows = np.zeros((length, ROW), F32)
+    for first in range(0, length, PAGE):
+        page, live = int(table[first // PAGE]), rows[first : first + PAGE]
+        if page >= 0:
+            start = offset + page * stride
+            live[...] = as_f32(pool[start : start + live.size]).reshape(live.shape)
+    return rows
