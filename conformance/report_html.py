@@ -1,12 +1,15 @@
-"""--report-html: the report as one file that needs nothing else, with the ulps of every mismatch as a picture."""
+"""--report-html: the report as one file that needs nothing else, with the ulps of every mismatch, and of the noise floor, as pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from math import log10
 from pathlib import Path
 
 from conformance.report import STATES, write
+from references.floor import _record
+from references.floor._study import EDGES
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1c1c1c; background: #fff }
@@ -26,10 +29,11 @@ def page(made: Mapping) -> str:
     """`made`: what `report.document` returns."""
     machine = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in made["machine"].items())
     failed = [one for one in made["records"] if one["state"] in ("mismatch", "error")]
+    differing = "".join(map(_failure, failed)) or "<p>Nothing that was compared differs.</p>"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Kernel gate</title><style>{STYLE}</style>'
         f'<h1>Kernel gate</h1><p class="gate">{escape(made["gate"])}</p>{_table(made)}'
-        f"{''.join(map(_failure, failed)) or '<p>Nothing that was compared differs.</p>'}<h2>Machine</h2><table>{machine}</table></html>\n"
+        f"{differing}{floor_section(_record.read())}<h2>Machine</h2><table>{machine}</table></html>\n"
     )
 
 
@@ -58,6 +62,37 @@ def _failure(one: Mapping) -> str:
 
 def _figure(name: str, histogram: Mapping[str, int]) -> str:
     return f"<figure>{histogram_svg(histogram)}<figcaption>{escape(name)}: elements that differ, by signed ulp</figcaption></figure>"
+
+
+def floor_section(entries: Mapping[str, Mapping]) -> str:
+    """What goldens/floor.json holds: numbers of every pair and regime, with a picture."""
+    if not entries:
+        return ""
+    heads = ("subject", "pair and regime", "elements", "median", "p90", "p99", "max", "bound", "elements by ULP apart")
+    body = []
+    for name, entry in entries.items():
+        for pair, kept in entry["pairs"].items():
+            for regime, one in kept["regimes"].items():
+                numbers = [f"{one[what]:.3f}" for what in ("median", "p90", "p99", "max")]
+                label = f'<span title="{escape(kept["why"])}">{escape(pair)}, {escape(regime)}</span>'
+                cells = [escape(name), label, f"{one['elements']:,}", *numbers, f"{kept['bound']:g}", _shares_svg(one["histogram"], kept["bound"])]
+                body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    commands = "".join(f"<li><code>{escape(entry['command'])}</code></li>" for entry in entries.values())
+    rows = f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(body)}"
+    return f"<h2>Deviation distributions</h2><p>Bf16 ULP between forms that may differ, as recorded by</p><ul>{commands}</ul><table>{rows}</table>"
+
+
+def _shares_svg(histogram: Sequence[int], bound: float) -> str:
+    """Shares of all elements, on a logarithmic height down to 1e-6; red beyond the bound."""
+    total, width, height = sum(histogram), 26, 60
+    bars = []
+    for i, count in enumerate(histogram):
+        label = "0" if i == 0 else f"{EDGES[i]:g}" if i < len(EDGES) else "more"
+        tall = round(height * (1 + log10(max(count / total, 1e-6)) / 6)) if count else 0
+        colour = "#b00020" if i == len(EDGES) or EDGES[max(i - 1, 0)] >= bound else "#2f6f9f"
+        bars.append(f'<rect x="{i * width}" y="{height - tall}" width="{width - 3}" height="{tall}" fill="{colour}"><title>{count:,}</title></rect>'
+                    f'<text x="{i * width + width // 2}" y="{height + 12}" text-anchor="middle" style="font-size:8px">{label}</text>')
+    return f'<svg width="{width * len(histogram)}" height="{height + 16}" role="img" aria-label="shares by ULP">{"".join(bars)}</svg>'
 
 
 def histogram_svg(histogram: Mapping[str, int]) -> str:

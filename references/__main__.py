@@ -1,4 +1,4 @@
-"""python -m references list | run KERNEL in.npz -o out.npz | probe | bench"""
+"""python -m references list | run KERNEL in.npz -o out.npz | floor | probe | bench"""
 
 from __future__ import annotations
 
@@ -62,6 +62,12 @@ def probe(args: argparse.Namespace) -> int:
     return measure(args.rest)
 
 
+def floor(args: argparse.Namespace) -> int:
+    from references.floor._command import main as measure
+
+    return measure(args.rest)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m references", description="Emulate the kernels without a GPU.")
     commands = parser.add_subparsers(required=True)
@@ -71,11 +77,16 @@ def main(argv: list[str] | None = None) -> int:
     one.add_argument("inputs", type=Path, metavar="in.npz")
     one.add_argument("-o", "--output", type=Path, required=True, metavar="out.npz")
     one.set_defaults(call=run)
-    for call, about in ((probe, "measure this GPU's arithmetic and hold the emulator to it"), (bench, "products/s of the tensor-core model")):
+    others = (
+        (floor, "how far apart forms, and forms and truth, lie"),
+        (probe, "measure this GPU's arithmetic and hold the emulator to it"),
+        (bench, "products/s of the tensor-core model"),
+    )
+    for call, about in others:
         more = commands.add_parser(call.__name__, help=about, add_help=False)
         more.set_defaults(call=call)
     args, rest = parser.parse_known_args(argv)
-    if rest and args.call not in (probe, bench):
+    if rest and args.call not in [call for call, _ in others]:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.rest = rest
     try:
