@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from conformance import device
+from conformance import device, offsets
 from conformance.plugin import BUILT, report_finding, unmet
 from conformance.worker import Worker, WorkerLost
 from goldens import GoldenError
@@ -71,6 +71,11 @@ def test_planted(plant, gpu):
         seen, wrong = gpu.call(device.mistaken, name, k)
     assert seen, f"no golden of {name} sees {build.planted(name)[k]}"
     assert not wrong, "\n".join(wrong)
+
+
+def test_offsets_past_32_bits(gpu):
+    with unmet("mla_expand_k", *CANNOT):
+        assert gpu.call(offsets.expanded_keys) == []
 
 
 def test_refusals(kernel_name, gpu):
