@@ -75,7 +75,7 @@ def cases() -> Iterator[Case]:
     for name, b, nt, inner, off, why in RAGGED:
         yield Case(name, why, lambda b=b, nt=nt, inner=inner, off=off: drawn(5, b, nt, inner, off))
     yield Case("bucket", "128 rows, the largest decode batch", lambda: drawn(6, 128, 72, 64, 8))
-    yield Case("rows", "16,896 rows of 12288 channels, half activations, half any bits: sums in the table of silu and outside it", rows, large=True)
+    yield Case("rows", "16,896 rows of 12288 channels, half activations, half any bits: sums of which the silu saturates or not", rows, large=True)
 
 
 RAGGED = (

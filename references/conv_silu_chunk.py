@@ -80,7 +80,7 @@ def cases() -> Iterator[Case]:
     yield Case("stream", "the last 12288 columns of the q, k and v projection's 36864", lambda: drawn(4, 1, 36864, 12288, 24576, 1))
     for name, t, nt, inner, off, why in RAGGED:
         yield Case(name, why, lambda t=t, nt=nt, inner=inner, off=off: drawn(5, t, nt, inner, off, 4))
-    yield Case("prefill", "16,896 rows of 12288 channels, half activations, half any bits: sums in the table of silu and outside it", prefill,
+    yield Case("prefill", "16,896 rows of 12288 channels, half activations, half any bits: sums of which the silu saturates or not", prefill,
                large=True)
 
 
