@@ -228,3 +228,26 @@ def test_bench_check_fails_when_the_forms_differ(monkeypatch, capsys):
     assert "65,536 results, 0 differ" in capsys.readouterr().out
     monkeypatch.setattr(mma, "FRACTION", 26)
     assert bench.main(["--check", "65536"]) == 1
+
+
+# Chains continued
+
+
+def test_gemm_from_continues_what_gemm_begins():
+    a, b = operands(7, 5, 6, 64)
+    whole = mma.gemm(a, b)[0]
+    assert_same_bits(mma.gemm_from(0, a, b), whole)
+    assert_same_bits(mma.gemm_from(mma.gemm(a[:, :32], b[:, :32])[0], a[:, 32:], b[:, 32:]), whole)
+    assert not np.array_equal(mma.gemm_from(mma.gemm(a[:, 32:], b[:, 32:])[0], a[:, :32], b[:, :32]).view(np.uint32), whole.view(np.uint32))
+
+
+def test_gemm_from_takes_a_batch_and_refuses_two():
+    pairs = [mild(seed, 3, 4, 16) for seed in range(6)]
+    a, b = (np.stack(factors).reshape(2, 3, -1, 16) for factors in zip(*pairs, strict=True))
+    acc = np.arange(72, dtype=np.float32).reshape(2, 3, 3, 4)
+    got = mma.gemm_from(acc, a, b)
+    assert_same_bits(got.reshape(6, 3, 4), np.stack([mma.gemm_from(c, *pair) for c, pair in zip(acc.reshape(6, 3, 4), pairs, strict=True)]))
+    with pytest.raises(ValueError, match=r"b has the leading axes \[1, 3\], but a has \[2, 3\]"):
+        mma.gemm_from(0, a, b[:1])
+    with pytest.raises(ValueError, match="multiple of 16"):
+        mma.gemm_from(0, a[..., :8], b[..., :8])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults
+from references.arith import faults, faults_attention  # noqa: F401, the latter registers its faults
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import F32, from_bits
 
@@ -19,6 +19,8 @@ def f(*values):
 def b(*patterns):
     return from_bits(patterns, F32)
 
+
+BLOCKS = f(HALF, *[0] * 15, HALF, *[0] * 15, 1, *[0] * 15)[None]  # three blocks of 16
 
 # word, fault, arguments, right bits, wrong bits
 TABLE = [
@@ -61,6 +63,14 @@ TABLE = [
     ("sigmoid", "landed", [f(1)], [0x3F3B26A7], [0x3F3B0000]),
     ("sigmoid", "flushed", [f(-88)], [0x0041EDC4], [0]),
     ("sigmoid", "sigmoid_by_tanh", [f(1, -20)], [0x3F3B26A7, 0x310DA432], [0x3F3B26A8, 0]),
+    ("ex2_approx", "landed", [f(0.5)], [0x3FB504F3], [0x3FB50000]),
+    ("ex2_approx", "by_exp", [f(-50.7)], [0x261D961E], [0x261D961B]),
+    # the tensor core truncates 1 + 1.5 ulp, an addition rounds it to even
+    ("gemm_from", "apart", [f(1 + 2 * HALF), f(HALF, *[0] * 15)[None], f(*[1] * 16)[None]], [[0x3F800001]], [[0x3F800002]]),
+    ("gemm_from", "backwards", [0, BLOCKS, np.ones((1, 48), F32)], [[0x3F800001]], [[0x3F800000]]),
+    ("visible", "one_less", [range(3), 4, 3, 1], [0, 0x3F800000, 0x40000000], [0, 0, 0x3F800000]),
+    ("visible", "one_more", [range(4), 4, 3, 1], [0, 0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x40000000, 0x40400000, 0x40400000]),
+    ("hide", "in_sight", [f(1, 2)[None], np.array([1]), 0], [[0x3F800000, 0xFF800000]], [[0x3F800000, 0x40000000]]),
     ("zero", "minus_zero", [f(1, 2)], [0, 0], [0x80000000, 0x80000000]),
     ("chain", "pairwise", [f(1, HALF, HALF, HALF)], 0x3F800000, 0x3F800001),
     ("tree", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
@@ -77,7 +87,7 @@ TABLE = [
 CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset": [127, 0, 0], "row_late": [66, 0, 0]}
 ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"),
              ("repeat", "first_only"), *(("cached", name) for name in CACHED)}  # tests below
-POINTLESS = {("rsqrt", "flushed"), ("log", "flushed")}  # their results are 2^-64 and 2^-24 and larger
+POINTLESS = {("rsqrt", "flushed"), ("log", "flushed"), ("ex2_approx", "flushed")}  # their results are 2^-64, 2^-24 and 2^-126 and larger
 
 
 def planted(word, fault):

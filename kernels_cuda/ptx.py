@@ -22,7 +22,8 @@ _OPCODE = re.compile(r"^\s*\{?\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_]*(?:\.[a-z0-9_:]
 _CALLS_EXP = r"\b(expf|tanhf|sigmoid)\("
 # What an opcode needs on its source line. The first rule that matches an opcode decides; what matches none is free.
 _RULES = (
-    (r"(ex2|rcp)\.approx\.ftz\.f32$", _CALLS_EXP, "an approximate operation that no expf or tanhf asked for"),
+    (r"ex2\.approx\.ftz\.f32$", rf"{_CALLS_EXP}|ex2\.approx", "an approximate power that neither the line nor an expf or tanhf of it spells"),
+    (r"rcp\.approx\.ftz\.f32$", _CALLS_EXP, "an approximate operation that no expf or tanhf asked for"),
     (r"rsqrt\.approx\.f32$", r"\brsqrtf\(", "an approximate root that no rsqrtf asked for"),
     (r".*\.(approx|full)\b", None, "an approximate operation"),
     (r".*\.ftz\b", None, "a flush of subnormals"),

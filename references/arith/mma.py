@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from references.arith import mma_fast
-from references.arith.site import site
+from references.arith.bits import bf
+from references.arith.site import planted, site
 
 FRACTION = 25  # bits kept below the alignment exponent
 FLOOR = -133  # the alignment exponent is never lower
@@ -72,6 +73,22 @@ def gemm(a: np.ndarray, b: np.ndarray, splits: int = 1) -> np.ndarray:
     return out
 
 
+@site
+def gemm_from(acc: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Tensor-core chains continued: acc + a @ b.T, batched over equal leading axes, k in ascending blocks of 16.
+
+    acc: f32 that broadcasts to [..., m, n], as 0 does; a: [..., m, k], b: [..., n, k] bfloat16, or f32 holding bf16 values. Returns f32 [..., m, n].
+    k must be a multiple of 16 (ValueError otherwise).
+    """
+    a, b = _bf16_bits("a", a), _bf16_bits("b", b)
+    if a.shape[:-2] != b.shape[:-2]:
+        raise ValueError(f"b has the leading axes {list(b.shape[:-2])}, but a has {list(a.shape[:-2])}")
+    out = np.array(np.broadcast_to(np.asarray(acc, np.float32), (*a.shape[:-1], b.shape[-2])), order="C")
+    for at in np.ndindex(a.shape[:-2]):
+        mma_fast.accumulate(*_gemm_bits(a[at], b[at], 1), out[at][None])
+    return out
+
+
 def _split(bits: np.ndarray, fraction: int) -> tuple[np.ndarray, np.ndarray]:
     """Signed significand and exponent of a float with an 8-bit exponent: value = significand * 2^(exponent - fraction)."""
     bits = bits.astype(np.int64)
@@ -118,6 +135,8 @@ def _bf16_bits(name: str, x: np.ndarray) -> np.ndarray:
         raise ValueError(f"{name} must be bfloat16 or float32, not {x.dtype}")
     bits = np.empty(x.shape, np.uint16)
     at = mma_fast.narrow(mma_fast.frozen(x.reshape(-1)), bits.reshape(-1))
+    if at >= 0 and planted():  # whatever a mistake leaves unlanded, the instruction takes bf16
+        return _bf16_bits(name, bf.word(x))
     if at >= 0:
         raise ValueError(f"{name} holds {float(x.flat[at])!r}, which is not a bf16 value")
     return bits
@@ -139,7 +158,10 @@ def _dot16_operands(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.nda
 
 
 def _gemm_operands(a: np.ndarray, b: np.ndarray, splits: int) -> tuple[np.ndarray, np.ndarray]:
-    a, b = _bf16_bits("a", a), _bf16_bits("b", b)
+    return _gemm_bits(_bf16_bits("a", a), _bf16_bits("b", b), splits)
+
+
+def _gemm_bits(a: np.ndarray, b: np.ndarray, splits: int) -> tuple[np.ndarray, np.ndarray]:
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 2:
             raise ValueError(f"{name} must be [rows, k], not {list(x.shape)}")

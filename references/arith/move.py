@@ -57,6 +57,32 @@ def kept(x: np.ndarray) -> np.ndarray:
 
 
 @site
+def tiles(x: np.ndarray, size: int, axis: int) -> np.ndarray:
+    """x cut along `axis` into tiles of `size` on a new first axis, the last tile filled up with +0."""
+    x = np.moveaxis(x, axis, 0)
+    whole = np.zeros((-(-len(x) // size), size, *x.shape[1:]), F32)
+    whole.reshape(-1, *x.shape[1:])[: len(x)] = x
+    return np.moveaxis(whole, 1, axis + 1)
+
+
+@site
+def visible(rows: range, t_q: int, t_kv: int, causal: int) -> np.ndarray:
+    """How many of t_kv keys each query row sees: all, or where `causal` those up to its own place, the queries being at the end of the keys."""
+    return np.clip(t_kv - t_q + 1 + np.asarray(rows), 0, t_kv) if causal else np.full(len(rows), t_kv)
+
+
+@site
+def hide(scores: np.ndarray, seen: np.ndarray, start: int) -> np.ndarray:
+    """-inf for the keys that a row does not see. scores [..., rows, columns], of which row r sees the columns below seen[r] - start."""
+    return np.where(np.arange(scores.shape[-1]) < (seen - start)[:, None], scores, F32(-np.inf))
+
+
+def reached(seen: np.ndarray, size: int) -> int:
+    """The number of tiles of `size` keys that hold one that any of the rows sees."""
+    return -(-int(seen.max()) // size)
+
+
+@site
 def asc(n: int) -> range:
     """0, 1, ..., n - 1: a loop whose order is part of the schedule."""
     return range(n)
