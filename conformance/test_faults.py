@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults, faults_attention  # noqa: F401, the latter registers its faults
+from references.arith import faults, faults_attention, faults_gather  # noqa: F401, the latter register their faults
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import F32, from_bits
 

@@ -11,12 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from references.arith.bits import bf, hadd, hmul
-from references.arith.gather import cached, rows_of
 from references.arith.ieee import add, div, fma, mul, odd_sum, sqrt, sub
 from references.arith.libdevice import exp, exp_fast, log, rsqrt, sigmoid, tanh
 from references.arith.move import asc, choose, join, repeat, select, zero
 from references.arith.mufu import rcp_approx
-from references.arith.paged import PAGE
 from references.arith.reduce import chain, down, lanes, tree
 from references.arith.site import Visit
 
@@ -277,32 +275,3 @@ def first_only(visit: Visit) -> np.ndarray:
     result = visit.run()
     np.moveaxis(result, visit.kwargs["axis"], 0)[1:] = 0
     return result
-
-
-@fault(cached)
-def unmapped(visit: Visit) -> np.ndarray:
-    """the block table is not looked up: a logical page is read from the physical page of that number"""
-    cache, table, *rest = visit.args
-    return cached.word(cache, np.broadcast_to(np.arange(np.shape(table)[1]), np.shape(table)), *rest)
-
-
-@fault(cached)
-def padding_read(visit: Visit) -> np.ndarray:
-    """a page below 0 is read as physical page 0"""
-    cache, table, *rest = visit.args
-    return cached.word(cache, np.maximum(table, 0), *rest)
-
-
-@fault(cached)
-def without_offset(visit: Visit) -> np.ndarray:
-    """the layer's offset is left out"""
-    *rest, _, stride = visit.args
-    return cached.word(*rest, 0, stride)
-
-
-@fault(cached)
-def row_late(visit: Visit) -> np.ndarray:
-    """the row after each one is read, the first of its own page after the last"""
-    cache, table, start, tokens, offset, stride = visit.args
-    token = np.asarray(start, np.int64)[:, None] + np.arange(tokens)
-    return rows_of(cache, np.take_along_axis(np.asarray(table, np.int64), token // PAGE, 1), (token + 1) % PAGE, offset, stride)
