@@ -68,14 +68,14 @@ def floor_section(entries: Mapping[str, Mapping]) -> str:
     """What goldens/floor.json holds: numbers of every pair and regime, with a picture."""
     if not entries:
         return ""
-    heads = ("subject", "pair and regime", "elements", "median", "p90", "p99", "max", "bound", "elements by ULP apart")
+    heads = ("subject", "pair and regime", "elements", "median", "p90", "p99", "p99.99", "max", "bound", "elements by ULP apart")
     body = []
     for name, entry in entries.items():
         for pair, kept in entry["pairs"].items():
             for regime, one in kept["regimes"].items():
-                numbers = [f"{one[what]:.3f}" for what in ("median", "p90", "p99", "max")]
+                numbers = [f"{one[what]:.3f}" for what in ("median", "p90", "p99", "p9999", "max")]
                 label = f'<span title="{escape(kept["why"])}">{escape(pair)}, {escape(regime)}</span>'
-                cells = [escape(name), label, f"{one['elements']:,}", *numbers, f"{kept['bound']:g}", _shares_svg(one["histogram"], kept["bound"])]
+                cells = [escape(name), label, f"{one['elements']:,}", *numbers, f"{kept['ulp']:g}", _shares_svg(one["histogram"], kept["ulp"])]
                 body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     commands = "".join(f"<li><code>{escape(entry['command'])}</code></li>" for entry in entries.values())
     rows = f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(body)}"

@@ -14,14 +14,14 @@ from references.contract.mistakes import Mistake, emulate_with, mistakes
 from references.floor import _record
 from references.floor._study import beyond, outputs, study, subjects
 
-HEADER = f"{'subject':14} {'pair':28} {'regime':12} {'elements':>10} {'median':>7} {'p90':>7} {'p99':>7} {'max':>7} {'bound':>6}   ULP"
+HEADER = f"{'subject':14} {'pair':28} {'regime':12} {'elements':>10} {'median':>7} {'p90':>7} {'p99':>7} {'p99.99':>7} {'max':>7} {'bound':>6}   ULP"
 
 
 def main(argv: list[str]) -> int:
     """0 all bounds hold, 1 one does not."""
     parser = argparse.ArgumentParser(prog="python -m references floor", description="How far apart forms, and forms and truth, lie.")
     parser.add_argument("subjects", metavar="SUBJECT", nargs="*", help="all where none is named")
-    parser.add_argument("--seeds", type=int, default=_record.SEEDS, metavar="N", help="inputs drawn of each regime (default %(default)s)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="inputs drawn of each regime (default: the subject's SEEDS)")
     parser.add_argument("--record", action="store_true", help="write what was measured to goldens/floor.json")
     parser.add_argument("--mistakes", action="store_true", help="plant each mistake that can be made, and say which stay inside the bounds")
     args = parser.parse_args(argv)
@@ -29,15 +29,15 @@ def main(argv: list[str]) -> int:
     for name in args.subjects:
         if name not in known:
             raise ValueError(f"SUBJECT must be one of {', '.join(known)}, got {name!r}")
-    if args.seeds < 1:
+    if args.seeds is not None and args.seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {args.seeds}")
     chosen = {name: known[name] for name in args.subjects or known}
     if args.mistakes:
         for name, subject in chosen.items():
-            print(*planted(name, subject, args.seeds), sep="\n")
+            print(*planted(name, subject, args.seeds or _record.LEAST), sep="\n")
         return 0
     print(HEADER)
-    wrong = [line for name, subject in chosen.items() for line in measured(name, subject, args.seeds, args.record)]
+    wrong = [line for name, subject in chosen.items() for line in measured(name, subject, args.seeds or subject.SEEDS, args.record)]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return int(bool(wrong))
 
@@ -56,8 +56,8 @@ def measured(name: str, subject: ModuleType, seeds: int, record: bool) -> list[s
 def table(name: str, entry: Mapping) -> Iterator[str]:
     for pair, kept in entry["pairs"].items():
         for regime, found in kept["regimes"].items():
-            numbers = " ".join(f"{found[what]:7.3f}" for what in ("median", "p90", "p99", "max"))
-            yield f"{name:14} {pair:28} {regime:12} {found['elements']:10,} {numbers} {kept['bound']:6g}"
+            numbers = " ".join(f"{found[what]:7.3f}" for what in ("median", "p90", "p99", "p9999", "max"))
+            yield f"{name:14} {pair:28} {regime:12} {found['elements']:10,} {numbers} {kept['ulp']:6g}"
 
 
 def planted(name: str, subject: ModuleType, seeds: int) -> Iterator[str]:
