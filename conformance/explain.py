@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -129,12 +130,18 @@ def verdict(drift: Sequence[Difference], device_is_emulator: bool | None) -> str
     return BOTH_CHANGED if device_is_emulator else ALL_DIFFER
 
 
+def tags(golden: Golden) -> dict[str, int]:
+    """The landings in the order of the schedule, with the number of their tag: a loop may visit a later one first."""
+    numbers = {site: int(re.match(r"S(\d+)", site)[1]) for site in golden.landings}
+    return dict(sorted(numbers.items(), key=lambda item: item[1]))
+
+
 def first_landing(golden: Golden, differing: Mapping[str, Difference], got: str) -> str:
     """In the order of the schedule; a large case keeps no landings."""
-    for site in golden.landings:
+    sites = list(tags(golden))
+    for site in sites:
         if site in differing:
             return f"{site} is the first landing that differs: {differing[site].headline(got).removeprefix(site).lstrip(': ')}"
-    sites = list(golden.landings)
     before = f"; {', '.join(sites[:-1])} before it exact" if sites[:-1] else ""
     return f"{sites[-1]}, which lands the result, is the first landing that differs{before}" if sites else ""
 

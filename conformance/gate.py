@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from conformance.compare import Difference, compare, compare_all
-from conformance.explain import agrees, emulated, explain, first_landing, verdict
+from conformance.explain import agrees, emulated, explain, first_landing, tags, verdict
 from conformance.message import EMULATOR_CHANGED, Finding, Run, arrays
 from goldens import Golden, inputs_of
 from goldens.rows import take
@@ -83,18 +82,18 @@ def check_device(
 
 def interior(golden: Golden) -> dict[str, int]:
     """The landings that do not leave the kernel, with the number of their schedule tag: all but the last."""
-    return {site: int(re.match(r"S(\d+)", site)[1]) for site in list(golden.landings)[:-1]}
+    return dict(list(tags(golden).items())[:-1])
 
 
 def _traced(kernel: Kernel, golden: Golden, trace: Prepare, layout: str, limit: int) -> dict[str, dict[str, Difference]]:
     """Per form, the interior landings that differ; one that the kernel never stores keeps its poison, and so differs."""
-    tags = interior(golden)
-    if not tags:
+    inside = interior(golden)
+    if not inside:
         return {}
     found: dict[str, dict[str, Difference]] = {}
-    prepared = trace(golden.inputs, layout, {tag: golden.landings[site] for site, tag in tags.items()})
+    prepared = trace(golden.inputs, layout, {tag: golden.landings[site] for site, tag in inside.items()})
     for form in kernel.forms_for(golden.inputs):
         got = prepared.run(form).landings
-        compared = {site: compare(site, got[tag], golden.landings[site], limit) for site, tag in tags.items()}
+        compared = {site: compare(site, got[tag], golden.landings[site], limit) for site, tag in inside.items()}
         found[form] = {site: difference for site, difference in compared.items() if difference}
     return found

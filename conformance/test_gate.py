@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformance import device
-from conformance.gate import check_device, check_emulator
+from conformance.gate import check_device, check_emulator, interior
 from conformance.message import ALL_DIFFER, BOTH_CHANGED, EMULATOR_CHANGED, KERNEL_CHANGED, save
 from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, toy
 from goldens import make
@@ -80,6 +80,11 @@ def test_only_a_landing_moves():
 
 def _positive(prepared):
     return {tag: np.zeros_like(landing) for tag, landing in prepared[2].items()}
+
+
+def test_the_last_landing_is_the_schedule_s_last():
+    """A loop that skips work may visit S9 before S6 and S10: still S10 is the one that leaves the kernel."""
+    assert interior(SimpleNamespace(landings={"S9.bf": None, "S6.bf": None, "S10.bf": None})) == {"S6.bf": 6, "S9.bf": 9}
 
 
 def test_no_mistake_explains_it():
