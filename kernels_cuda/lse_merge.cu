@@ -3,7 +3,7 @@
 // Build: -O3 -fmad=false, no fast-math.
 #include "common.cuh"
 
-static const int kWidth = 128, kLanes = 16, kThreads = 256;
+static const int kWidth = 128, kLanes = 16, kThreads = 256, kRows = kThreads / kLanes;
 static_assert(kLanes * 8 == kWidth, "a lane holds eight columns");
 
 struct Weights {
@@ -49,51 +49,31 @@ __global__ void __launch_bounds__(kWidth) lse_merge_scalar(const float* acc, con
   if (threadIdx.x == 0) lse_out[at] = lse_of(w, before, window);
 }
 
-// What a lane reads of a row.
-struct Part {
-  float4 low, high;
-  uint4 o;
-  float lse, lw;
-};
-
-__device__ __forceinline__ Part fetch(const float* acc, const float* lse, const bf16* o, const float* lw, bool reset, int64_t first, int64_t at) {
-  Part part = {};
-  if (!reset) {
-    part.low = __ldcs(reinterpret_cast<const float4*>(acc + first));
-    part.high = __ldcs(reinterpret_cast<const float4*>(acc + first) + 1);
-    part.lse = lse[at];
-  }
-  part.o = __ldcs(reinterpret_cast<const uint4*>(o + first));
-  part.lw = lw[at];
-  return part;
-}
-
-// Current form: 16 lanes a row, and on to the row a grid further, which is on its way while this one is merged. Token and head advance together,
-// so no step divides.
+// Current form: 16 lanes a row, eight columns each. A block takes 16 tokens of one head, whose log-sums are neighbours: of 16 heads of one token
+// each would be read and written as a sector of its own.
 __global__ void __launch_bounds__(kThreads) lse_merge_vector(const float* acc, const float* lse, const bf16* o, const float* lw, bool reset,
                                                              float* acc_out, float* lse_out, int64_t t, int64_t h) {
   const int lane = threadIdx.x % kLanes;
   const unsigned half = 0xffffu << (threadIdx.x & 16);  // the lanes of this row
-  const int64_t step = (int64_t)gridDim.x * (kThreads / kLanes), down = step / h, right = step % h;
-  int64_t row = (int64_t)blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes, token = row / h, head = row % h;
-  Part next = {};
-  if (token < t) next = fetch(acc, lse, o, lw, reset, row * kWidth + lane * 8, head * t + token);
-  while (token < t) {
-    const Part now = next;
-    const int64_t first = row * kWidth + lane * 8, at = head * t + token;
-    row += step, token += down, head += right;
-    if (head >= h) ++token, head -= h;
-    if (token < t) next = fetch(acc, lse, o, lw, reset, row * kWidth + lane * 8, head * t + token);
-    const Weights w = weights(now.lse, now.lw, reset);
-    const Bf16x8 window = load8(reinterpret_cast<const bf16*>(&now.o));
-    const float a[8] = {now.low.x, now.low.y, now.low.z, now.low.w, now.high.x, now.high.y, now.high.z, now.high.w};
+  for (int64_t token = (int64_t)blockIdx.y * kRows + threadIdx.x / kLanes; token < t; token += (int64_t)gridDim.y * kRows) {
+    const int64_t first = (token * h + blockIdx.x) * kWidth + lane * 8, at = blockIdx.x * t + token;
+    const uint4 loaded = __ldcs(reinterpret_cast<const uint4*>(o + first));
+    float4 low = {}, high = {};
+    if (!reset) {
+      low = __ldcs(reinterpret_cast<const float4*>(acc + first));
+      high = __ldcs(reinterpret_cast<const float4*>(acc + first) + 1);
+    }
+    const float before = reset ? 0.0f : lse[at], window_lse = lw[at];
+    const Weights w = weights(before, window_lse, reset);
+    const Bf16x8 window = load8(reinterpret_cast<const bf16*>(&loaded));
+    const float a[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     float r[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) r[i] = merged(a[i], f(window.at[i]), w);
     __stcs(reinterpret_cast<float4*>(acc_out + first), make_float4(r[0], r[1], r[2], r[3]));
     __stcs(reinterpret_cast<float4*>(acc_out + first) + 1, make_float4(r[4], r[5], r[6], r[7]));
     __syncwarp(half);  // lse_out may be lse
-    if (lane == 0) lse_out[at] = lse_of(w, now.lse, now.lw);
+    if (lane == 0) lse_out[at] = lse_of(w, before, window_lse);
   }
 }
 
@@ -114,8 +94,9 @@ extern "C" int lse_merge(const float* acc, const float* lse, const bf16* o, cons
   REQUIRE(10, form == 0 || form == 1);
   if (t == 0) return 0;
   if (form == 0 && aligned16(acc) && aligned16(o) && aligned16(acc_out)) {
-    const int64_t needed = ceil_div(t * h, kThreads / kLanes), resident = resident_blocks(lse_merge_vector, kThreads);
-    lse_merge_vector<<<(unsigned)(needed < resident ? needed : resident), kThreads, 0, stream>>>(acc, lse, o, lw, reset, acc_out, lse_out, t, h);
+    const int64_t needed = ceil_div(t, kRows);
+    const dim3 grid((unsigned)h, (unsigned)(needed < 65535 ? needed : 65535));
+    lse_merge_vector<<<grid, kThreads, 0, stream>>>(acc, lse, o, lw, reset, acc_out, lse_out, t, h);
   } else {
     lse_merge_scalar<<<(unsigned)(t * h), kWidth, 0, stream>>>(acc, lse, o, lw, reset, acc_out, lse_out, t, h);
   }
