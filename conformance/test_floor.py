@@ -11,7 +11,7 @@ from conformance.toy import form_inputs, forms
 from references.contract.inputs import ordinary, values
 from references.contract.mistakes import find
 from references.floor import Bound, Deviation, Distribution, distances, study, subjects
-from references.floor._command import planting
+from references.floor._command import planting, present
 from references.floor._record import entry, needless, problems, read, write
 from references.floor._study import EDGES, beyond, outputs
 
@@ -19,6 +19,26 @@ from references.floor._study import EDGES, beyond, outputs
 @pytest.mark.parametrize("subject", subjects())
 def test_floor(subject):
     assert [*problems(subject, subjects()[subject], read())] == []
+
+
+@pytest.mark.parametrize("subject", ["fmha", "mla_paged"])
+def test_what_the_floor_sees(subject):
+    """Scores that are scaled, landed or rounded wrongly leave it. A landing left out or cut after them does not: only a form's own bits tell."""
+    of = subjects()[subject]
+    planted = {key: planting(subject, mistake) for (_, key), mistake in present(of).items() if key in SEES[subject]}
+    assert {key: bool([*beyond(of, study(of, range(2), emulate))]) for key, emulate in planted.items()} == SEES[subject]
+
+    def misscaled(kernel, inputs):
+        return outputs(kernel, inputs | ({"scale": 0.0732421875} if inputs.get("form") != "three_sweep" else {}))  # 1.4 % more
+
+    assert [*beyond(of, study(of, range(2), misscaled))] and not [*beyond(of, study(of, range(2)))]
+
+
+SEES = {
+    "fmha": {"S4.sub#2:landed": True, "S7.mul:landed": True, "S6.bf:skipped": False, "S6.bf:truncated": False, "S9.bf:truncated": False},
+    "mla_paged": {"two_pass/S2.bf:skipped": True, "two_pass/S3.hmul:truncated": True, "two_pass/S5.bf:skipped": False,
+                  "two_pass/S6.bf:truncated": False, "two_pass/S7.bf:truncated": False},
+}
 
 
 # The unit

@@ -60,21 +60,26 @@ def table(name: str, entry: Mapping) -> Iterator[str]:
             yield f"{name:14} {pair:28} {regime:12} {found['elements']:10,} {numbers} {kept['ulp']:6g}"
 
 
-def planted(name: str, subject: ModuleType, seeds: int) -> Iterator[str]:
-    """Each mistake of each kernel and form, planted on one side, with the largest distance it leads to and whether a bound sees it."""
-    present: dict[tuple[str, str], Mistake] = {}
+def present(subject: ModuleType) -> dict[tuple[str, str], Mistake]:
+    """Every mistake that the kernels of a subject can make on its first inputs, by kernel and key."""
+    found: dict[tuple[str, str], Mistake] = {}
 
     def collect(kernel: Kernel, inputs: Mapping[str, Any]) -> dict[str, np.ndarray | None]:
         for mistake in mistakes(kernel, [inputs]):
-            present.setdefault((kernel.name, mistake.key), mistake)
+            found.setdefault((kernel.name, mistake.key), mistake)
         return kernel.outputs(inputs)
 
     study(subject, range(1), collect)
-    for (kernel_name, key), mistake in present.items():
+    return found
+
+
+def planted(name: str, subject: ModuleType, seeds: int) -> Iterator[str]:
+    """Each mistake of each kernel and form, planted alone, with the distance that is largest for its bound, and whether the bound sees it."""
+    for (kernel_name, key), mistake in present(subject).items():
         found = study(subject, range(seeds), planting(kernel_name, mistake))
         seen = "leaves" if [*beyond(subject, found)] else "inside"
-        worst, (pair, regime) = max((one.max, where) for where, one in found.items())
-        yield f"{name:14} {kernel_name + '/' + key:48} {seen} {worst:10.3f} ULP ({pair}, {regime})"
+        _, worst, pair, regime = max((one.max / subject.BOUNDS[pair].ulp, one.max, pair, regime) for (pair, regime), one in found.items())
+        yield f"{name:14} {kernel_name + '/' + key:48} {seen} {worst:12.3f} ULP ({pair}, {regime})"
 
 
 def planting(kernel_name: str, mistake: Mistake):
