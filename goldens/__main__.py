@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     many.add_argument("kernels", metavar="KERNEL", nargs="*", help="all where none is named")
     one = commands.add_parser("regenerate", parents=[many], help="rebuild; write what changed, which needs a raised schedule version")
     one.set_defaults(call=write, write=regenerate)
-    one = commands.add_parser("search", parents=[many], help="search anew for slices that show every mistake; writes searched.npz only")
+    one = commands.add_parser("search", parents=[many], help="search anew for slices that show every mistake; writes what is found only")
     one.set_defaults(call=write, write=search_again)
     one = commands.add_parser("verify", parents=[many], help="check files, manifests and cases against each other")
     one.add_argument("--regenerate", action="store_true", help="also emulate every case again and compare the bits; writes nothing")
