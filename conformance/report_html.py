@@ -79,7 +79,8 @@ def floor_section(entries: Mapping[str, Mapping]) -> str:
                 body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     commands = "".join(f"<li><code>{escape(entry['command'])}</code></li>" for entry in entries.values())
     rows = f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>{''.join(body)}"
-    return f"<h2>Deviation distributions</h2><p>ULP (bf16 of outputs, f32 of an LSE) between what may differ, as recorded by</p><ul>{commands}</ul><table>{rows}</table>"
+    said = "<p>ULP (bf16 of outputs, f32 of an LSE) between what may differ, as recorded by</p>"
+    return f"<h2>Deviation distributions</h2>{said}<ul>{commands}</ul><table>{rows}</table>"
 
 
 def _shares_svg(histogram: Sequence[int], bound: float) -> str:
