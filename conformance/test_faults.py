@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults, faults_attention, faults_gather  # noqa: F401, the latter register their faults
+from references.arith import faults, faults_attention, faults_gather, faults_paged  # noqa: F401, the latter register their faults
 from references.arith.site import Laboratory, Visit
-from references.contract.inputs import F32, from_bits
+from references.contract.inputs import BF16, F32, from_bits
 
 WORDS = {name: getattr(arith, name) for name in faults._FAULTS}
 HALF = 2.0**-24  # half an ulp of 1: lost when added to 1 alone, not when two of them were added before
@@ -71,8 +71,15 @@ TABLE = [
     ("visible", "one_less", [range(3), 4, 3, 1], [0, 0x3F800000, 0x40000000], [0, 0, 0x3F800000]),
     ("visible", "one_more", [range(4), 4, 3, 1], [0, 0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x40000000, 0x40400000, 0x40400000]),
     ("hide", "in_sight", [f(1, 2)[None], np.array([1]), 0], [[0x3F800000, 0xFF800000]], [[0x3F800000, 0x40000000]]),
+    ("full", "from_zero", [f(1, 2), 3], [0x40400000, 0x40400000], [0, 0]),
     ("zero", "minus_zero", [f(1, 2)], [0, 0], [0x80000000, 0x80000000]),
     ("chain", "pairwise", [f(1, HALF, HALF, HALF)], 0x3F800000, 0x3F800001),
+    ("chain_fma", "unseeded", [f(-1, 0), f(0, -1)], 0, 0x80000000),
+    ("chain_fma", "from_the_end", [f(1, HALF, HALF), f(1)], 0x3F800000, 0x3F800001),
+    ("chain_fma", "halves", [f(1, HALF, HALF, HALF), f(1)], 0x3F800000, 0x3F800001),
+    ("chain_fma", "unfused_steps", [f(1, 1.5) * f(2.0**-75), f(2.0**-74)], 0x00000002, 0x00000003),
+    ("chain_fma", "landed_steps", [f(1, 2.0**-10), f(1)], 0x3F802000, 0x3F800000),
+    ("chain_fma", "flushed_steps", [f(2.0**-70), f(-(2.0**-70))], 0x80000200, 0x80000000),
     ("tree", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
     ("tree", "serial", [f(1, HALF, 0, HALF), (2, 1)], 0x3F800001, 0x3F800000),
     ("down", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
@@ -85,8 +92,10 @@ TABLE = [
     ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
 ]
 CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset": [127, 0, 0], "row_late": [66, 0, 0]}
-ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"),
-             ("repeat", "first_only"), *(("cached", name) for name in CACHED)}  # tests below
+PAGED = {"in_sequence": [1064, 1132, 69], "last_page": [1064, 1132, 69], "page_zero": [1064, 1004, 69], "left_out": [1064, 1127, 64],
+         "whole_pages": [1064, 0, 128], "one_short": [1064, 0, 68]}
+ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only"),
+             ("paged", "narrow"), *(("paged", name) for name in PAGED), *(("cached", name) for name in CACHED)}  # tests below
 POINTLESS = {("rsqrt", "flushed"), ("log", "flushed"), ("ex2_approx", "flushed")}  # their results are 2^-64, 2^-24 and 2^-126 and larger
 
 
@@ -177,3 +186,30 @@ def test_cached(fault):
     assert emulate().tolist() == [129, 0, 0]
     with Laboratory(faults={"S1.cached": planted("cached", fault)}):
         assert emulate().tolist() == CACHED[fault]
+
+
+@pytest.mark.parametrize("fault", PAGED)
+def test_paged(fault):
+    """69 keys of the pages 1 and -1: the first and the last element read, and how many rows."""
+    rows = f(*range(1000, 1192)).repeat(576)
+
+    def emulate():
+        read = arith.paged(rows, np.array([1, -1], np.int32), 69, 0, 64 * 576)  # S1
+        return [read[0, 0], read[-1, -1], len(read)]
+
+    assert emulate() == [1064, 0, 69]
+    with Laboratory(faults={"S1.paged": planted("paged", fault)}):
+        assert emulate() == PAGED[fault]
+
+
+def test_narrow():
+    """Page 0 begins at element 2^31, where 32 bits find element 0."""
+    pool = np.zeros(2**31 + 64 * 576, BF16)  # untouched memory costs nothing
+    pool[:576], pool[2**31 : 2**31 + 576] = 1, 2
+
+    def emulate():
+        return arith.paged(pool, np.array([0], np.int32), 1, 2**31, 64 * 576)[0, 0]  # S1
+
+    assert emulate() == 2
+    with Laboratory(faults={"S1.paged": planted("paged", "narrow")}):
+        assert emulate() == 1

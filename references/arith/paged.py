@@ -17,9 +17,9 @@ def paged(pool: np.ndarray, table: np.ndarray, length: int, offset: int, stride:
 
     Row t is row t % 64 of page `table[t // 64]`, whose first element is pool[offset + page * stride]. A negative page reads as zero rows.
     """
-    rows = np.zeros((length, ROW), F32)
-    for first in range(0, length, PAGE):
-        page, live = int(table[first // PAGE]), rows[first : first + PAGE]
+    rows = np.zeros((int(length), ROW), F32)
+    for first in range(0, len(rows), PAGE):
+        page, live = int(table[first // PAGE]), rows[first : first + PAGE]  # a Python integer: offsets pass 2^31
         if page >= 0:
             start = offset + page * stride
             live[...] = as_f32(pool[start : start + live.size]).reshape(live.shape)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 
-from references.arith.ieee import add, fma
+from references.arith.bits import operand
+from references.arith.ieee import add, fma, fma32
+from references.arith.mma_fast import frozen
 from references.arith.move import zero
 from references.arith.site import site
 
@@ -23,12 +26,39 @@ def chain(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 @site
 def chain_fma(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-    """One thread's dot product, ascending from +0: acc = fma(a[i], b[i], acc)."""
+    """One thread's dot product, ascending from +0: acc = fma(a[i], b[i], acc). f32 operands broadcast; the axis is removed."""
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b))
+    a, b = (np.moveaxis(operand(x).reshape((1,) * (len(shape) - np.ndim(x)) + np.shape(x)), axis, 0) for x in (a, b))
+    rest = np.broadcast_shapes(a.shape[1:], b.shape[1:])
+    if len(rest) != 2 or len(a) != len(b):
+        a, b = (np.broadcast_to(x, (shape[axis], *rest)).reshape(shape[axis], -1, *rest[-1:] or (1,)) for x in (a, b))
+    total = np.zeros((max(a.shape[1], b.shape[1]), max(a.shape[2], b.shape[2])), np.float32)
+    _chain_fma(*(frozen(x) for x in ((b, a) if a.shape[2] > b.shape[2] else (a, b))), total)
+    return total.reshape(rest)
+
+
+def chain_fma_defined(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    """`chain_fma` in words."""
     a, b = (np.moveaxis(x, axis, 0) for x in np.broadcast_arrays(a, b))
     total = zero(a[0])
     for left, right in zip(a, b, strict=True):
         total = fma(left, right, total)
     return total
+
+
+@njit(cache=True, nogil=True)
+def _chain_fma(a, b, total):
+    """a [k, m or 1, n or 1], b [k, m or 1, n], total [m, n]."""
+    for m in range(total.shape[0]):
+        row = total[m]
+        for k in range(a.shape[0]):
+            left, right = a[k, m if a.shape[1] > 1 else 0], b[k, m if b.shape[1] > 1 else 0]
+            if left.size == 1:
+                for n in range(row.size):
+                    row[n] = fma32(left[0], right[n], row[n])
+            else:
+                for n in range(row.size):
+                    row[n] = fma32(left[n], right[n], row[n])
 
 
 @site
