@@ -86,9 +86,16 @@ def narrow(visit: Visit) -> np.ndarray | None:
 # Dot products
 
 
+def _terms(visit: Visit) -> tuple[np.ndarray, np.ndarray]:
+    """The factors, broadcast, the axis of the sum first."""
+    shape = np.broadcast_shapes(*map(np.shape, visit.args))
+    a, b = (np.moveaxis(np.broadcast_to(x, shape), visit.kwargs.get("axis", -1), 0) for x in visit.args)
+    return a, b
+
+
 def _steps(visit: Visit, step: Callable) -> np.ndarray:
     """The ascending sum with another step: total = step(a, b, total)."""
-    a, b = (np.moveaxis(x, visit.kwargs.get("axis", -1), 0) for x in np.broadcast_arrays(*visit.args))
+    a, b = _terms(visit)
     total = np.zeros(a.shape[1:], np.float32)
     for left, right in zip(a, b, strict=True):
         total = step(left, right, total)
@@ -98,24 +105,22 @@ def _steps(visit: Visit, step: Callable) -> np.ndarray:
 @fault(chain_fma)
 def unseeded(visit: Visit) -> np.ndarray:
     """the sum starts from its first product instead of +0"""
-    a, b = (np.moveaxis(x, visit.kwargs.get("axis", -1), 0) for x in np.broadcast_arrays(*visit.args))
+    a, b = _terms(visit)
     return np.where(np.all(mul(a, b).view(np.uint32) == 0x80000000, axis=0), np.float32(-0.0), visit.run())
 
 
 @fault(chain_fma)
 def from_the_end(visit: Visit) -> np.ndarray:
     """the products are summed in descending order"""
-    axis = visit.kwargs.get("axis", -1)
-    return chain_fma(*(np.flip(x, axis) if x.shape[axis] > 1 else x for x in np.broadcast_arrays(*visit.args)), axis=axis)
+    return chain_fma(*(x[::-1] for x in _terms(visit)), axis=0)
 
 
 @fault(chain_fma)
 def halves(visit: Visit) -> np.ndarray:
     """the products are summed in two halves"""
-    axis = visit.kwargs.get("axis", -1)
-    a, b = (np.moveaxis(x, axis, 0) for x in np.broadcast_arrays(*visit.args))
+    a, b = _terms(visit)
     half = len(a) // 2
-    return chain_fma(a[:half], b[:half], axis=0) + chain_fma(a[half:], b[half:], axis=0) if half else visit.run()
+    return add(chain_fma(a[:half], b[:half], axis=0), chain_fma(a[half:], b[half:], axis=0)) if half else visit.run()
 
 
 @fault(chain_fma)

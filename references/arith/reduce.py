@@ -39,9 +39,9 @@ def chain_fma(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
 
 def chain_fma_defined(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
     """`chain_fma` in words."""
-    a, b = (np.moveaxis(x, axis, 0) for x in np.broadcast_arrays(a, b))
-    total = zero(a[0])
-    for left, right in zip(a, b, strict=True):
+    shape = np.broadcast_shapes(np.shape(a), np.shape(b))
+    total = zero(np.moveaxis(np.broadcast_to(a, shape), axis, 0)[0])
+    for left, right in zip(*(np.moveaxis(np.broadcast_to(x, shape), axis, 0) for x in (a, b)), strict=True):
         total = fma(left, right, total)
     return total
 
