@@ -3,10 +3,10 @@
 #include "common.cuh"
 
 static const int kThreads = 128, kWarps = 4, kPage = 64, kLatent = 512, kRow = 576, kNope = 128, kQuery = 192, kValue = 128;
-static const float kLowest = -3.402823466e+38f;  // -0x1.fffffep+127: below every finite score, and finite
+static const float kLowest = -0x1.fffffep+127f;  // below every finite score, and finite
 static const unsigned kAll = 0xffffffffu;
 
-__device__ const bf16 zero_row[kRow] = {};  // what a negative page reads as
+__device__ alignas(16) const bf16 zero_row[kRow] = {};  // what a negative page reads as
 
 struct Paged {
   const bf16 *q, *w_kv_b, *cache;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) three_sweep(Paged a) {
   });
 }
 
-// Current among the two: a warp a key, page by page, with a running maximum; the second pass computes the scores again, bit for bit.
+// A warp a key, page by page, with a running maximum; the second pass computes the scores again, bit for bit.
 template <bool even>
 __global__ void __launch_bounds__(kThreads) two_pass(Paged a) {
   __shared__ float q_abs[kRow], p[kThreads];
