@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults, faults_attention, faults_gather, faults_paged  # noqa: F401, the latter register their faults
+from references.arith import faults, faults_attention, faults_gather, faults_gemm, faults_paged  # noqa: F401, the latter register their faults
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import BF16, F32, from_bits
 
@@ -20,7 +20,12 @@ def b(*patterns):
     return from_bits(patterns, F32)
 
 
-BLOCKS = f(HALF, *[0] * 15, HALF, *[0] * 15, 1, *[0] * 15)[None]  # three blocks of 16
+def blocks(*firsts):
+    """A row of blocks of 16, each with one number that is not zero."""
+    return f(*(x for first in firsts for x in (first, *[0] * 15)))[None]
+
+
+BLOCKS, ONES = blocks(HALF, HALF, 1), f(*[1] * 64)[None]
 
 # word, fault, arguments, right bits, wrong bits
 TABLE = [
@@ -90,6 +95,20 @@ TABLE = [
     ("choose", "never", [np.array([True, False]), f(1), f(2, 3)], [0x3F800000, 0x40400000], [0x40000000, 0x40400000]),
     ("lanes", "blocked", [f(1, 2, 4, 8), 2], [0x40A00000, 0x41200000], [0x40400000, 0x41400000]),
     ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
+    ("gemm", "landed", [blocks(1, 2.0**-10), ONES[:, :32]], [[[0x3F802000]]], [[[0x3F800000]]]),
+    ("gemm", "flushed", [blocks(2.0**-70), blocks(2.0**-70)], [[[0x00000200]]], [[[0]]]),
+    ("gemm", "operands_flushed", [blocks(2.0**-130), blocks(2.0**10)], [[[0x03800000]]], [[[0]]]),
+    ("gemm", "k_descending", [blocks(HALF, HALF, 1), ONES[:, :48]], [[[0x3F800001]]], [[[0x3F800000]]]),
+    ("gemm", "two_chains", [blocks(HALF, HALF, 1), ONES[:, :48]], [[[0x3F800001]]], [[[0x3F800000]]]),
+    ("gemm", "rounded", [blocks(1, 1.5 * HALF), ONES[:, :32]], [[[0x3F800000]]], [[[0x3F800001]]]),
+    ("gemm", "by_fma", [blocks(1, 1.5 * HALF), ONES[:, :32]], [[[0x3F800000]]], [[[0x3F800001]]]),
+    # 2^24 + 1 has 25 bits, which the sum of a block keeps and an f32 does not
+    ("gemm", "blocks_of_8", [f(2.0**24, 1, *[0] * 6, -(2.0**24), *[0] * 7)[None], ONES[:, :16]], [[[0x3F800000]]], [[[0]]]),
+    ("gemm", "split_moved", [blocks(1, 2, 4, 8), ONES, 2], [[[0x40400000]], [[0x41400000]]], [[[0x40E00000]], [[0x41000000]]]),
+    ("gemm", "interleaved", [blocks(1, 2, 4, 8), ONES, 2], [[[0x40400000]], [[0x41400000]]], [[[0x40A00000]], [[0x41200000]]]),
+    ("gemm", "carried", [blocks(1, 2, 4, 8), ONES, 2], [[[0x40400000]], [[0x41400000]]], [[[0x40400000]], [[0x41700000]]]),
+    ("gemm", "merged", [blocks(1, 2, 4, 8), ONES, 2], [[[0x40400000]], [[0x41400000]]], [[[0x41700000]], [[0]]]),
+    ("gemm", "splits_reversed", [blocks(1, 2, 4, 8), ONES, 2], [[[0x40400000]], [[0x41400000]]], [[[0x41400000]], [[0x40400000]]]),
 ]
 CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset": [127, 0, 0], "row_late": [66, 0, 0]}
 PAGED = {"in_sequence": [1064, 1132, 69], "last_page": [1064, 1132, 69], "page_zero": [1064, 1004, 69], "left_out": [1064, 1127, 64],
