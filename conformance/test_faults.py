@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults, faults_attention, faults_gather, faults_gemm, faults_paged  # noqa: F401, the latter register their faults
+from references.arith import faults, faults_attention, faults_gather, faults_gemm, faults_paged, faults_selection  # noqa: F401, the latter register their faults
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import BF16, F32, from_bits
 
@@ -92,6 +92,15 @@ TABLE = [
     ("select", "early", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x3F800000, 0x40000000]),
     ("select", "late", [f(1, 2, 3), [0, 1, 2]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x40400000, 0x40400000]),
     ("join", "reversed_first", [[f(1, 2), f(3)]], [0x3F800000, 0x40000000, 0x40400000], [0x40000000, 0x3F800000, 0x40400000]),
+    ("top", "ties_last", [f(1, 3, 3, 0), 2], [0x3F800000, 0x40000000], [0x40000000, 0x3F800000]),  # places, as f32
+    ("top", "by_bits", [f(-0.0, 0, -1), 2], [0, 0x3F800000], [0x3F800000, 0]),
+    ("top", "nan_skipped", [f(np.nan, 1, 2), 3], [0xBF800000] * 3, [0x40000000, 0x3F800000, 0xBF800000]),
+    ("top", "nan_largest", [f(1, np.nan, np.inf), 2], [0xBF800000] * 2, [0x3F800000, 0x40000000]),
+    ("top", "infinity_unfound", [f(-np.inf, 1), 2], [0x3F800000, 0], [0x3F800000, 0xBF800000]),
+    ("top", "masked", [f(-2e30, 1, -np.inf), 3], [0x3F800000, 0, 0x40000000], [0x3F800000] * 3),
+    ("top", "by_place", [f(1, 2, 3), 2], [0x40000000, 0x3F800000], [0x3F800000, 0x40000000]),
+    ("picked", "last_entry", [f(1, 2, 3), np.array([1, -1])], [0x40000000, "NaN"], [0x40000000, 0x40400000]),
+    ("picked", "by_position", [f(1, 2, 3), np.array([2, -1])], [0x40400000, "NaN"], [0x3F800000, "NaN"]),
     ("choose", "never", [np.array([True, False]), f(1), f(2, 3)], [0x3F800000, 0x40400000], [0x40000000, 0x40400000]),
     ("lanes", "blocked", [f(1, 2, 4, 8), 2], [0x40A00000, 0x41200000], [0x40400000, 0x41400000]),
     ("lanes", "reversed_lanes", [f(1, 0, HALF, 0, HALF), 2], [0x3F800000, 0], [0x3F800001, 0]),
@@ -113,7 +122,7 @@ TABLE = [
 CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset": [127, 0, 0], "row_late": [66, 0, 0]}
 PAGED = {"in_sequence": [1064, 1132, 69], "last_page": [1064, 1132, 69], "page_zero": [1064, 1004, 69], "left_out": [1064, 1127, 64],
          "whole_pages": [1064, 0, 128], "one_short": [1064, 0, 68]}
-ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only"),
+ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only"), ("picked", "as_ranked"),
              ("paged", "narrow"), *(("paged", name) for name in PAGED), *(("cached", name) for name in CACHED)}  # tests below
 POINTLESS = {("rsqrt", "flushed"), ("log", "flushed"), ("ex2_approx", "flushed")}  # their results are 2^-64, 2^-24 and 2^-126 and larger
 
@@ -181,6 +190,15 @@ def test_first_only():
 
     assert result_of(emulate) == [[0x3F800000, 0x40000000]] * 2
     assert result_of(emulate, "S1.repeat", ("repeat", "first_only")) == [[0x3F800000, 0x40000000], [0, 0]]
+
+
+def test_as_ranked():
+    def emulate():
+        ids = arith.top(f(1, 3, 2), 2)  # S1
+        return arith.picked(f(4, 5, 6), ids)  # S2
+
+    assert result_of(emulate) == [0x40A00000, 0x40C00000]
+    assert result_of(emulate, "S2.picked", ("picked", "as_ranked")) == [0x40400000, 0x40000000]
 
 
 def test_descending():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from references.arith import faults_attention, faults_gather, faults_gemm, faults_paged  # noqa: F401, they register their faults
+from references.arith import faults_attention, faults_gather, faults_gemm, faults_paged, faults_selection  # noqa: F401, they register their faults
 from references.arith.faults import Fault, faults_of
 from references.arith.site import Laboratory, Visit
 from references.contract.kernel import Kernel
