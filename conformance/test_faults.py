@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from references import arith
-from references.arith import faults, faults_attention, faults_gather, faults_gemm, faults_paged, faults_selection  # noqa: F401, the latter register their faults
+from references.arith import (  # noqa: F401, the latter register their faults
+    faults,
+    faults_attention,
+    faults_gather,
+    faults_gemm,
+    faults_paged,
+    faults_pieces,
+    faults_selection,
+)
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import BF16, F32, from_bits
 
@@ -14,6 +22,11 @@ HALF = 2.0**-24  # half an ulp of 1: lost when added to 1 alone, not when two of
 
 def f(*values):
     return np.array(values, F32)
+
+
+def block(x):
+    """A row of 16, zeros after x."""
+    return np.pad(x, (0, 16 - x.size))[None]
 
 
 def b(*patterns):
@@ -26,6 +39,10 @@ def blocks(*firsts):
 
 
 BLOCKS, ONES = blocks(HALF, HALF, 1), f(*[1] * 64)[None]
+
+SMALL = 2.0**-12 * (1 + 2.0**-12)  # pieces 2^-12 and 2^-24
+LATER = [np.concatenate([block(f(1)), block(f(*x))], axis=1) for x in ((SMALL, 1), (1, SMALL))]  # lo by hi and hi by lo are 2^-24 each
+CANCELLING = [block(f(2.0**-12 * (1 - 2.0**-13), -(2.0**-12), 1, -1)), block(f(1, 1, SMALL, 2.0**-12))]  # lo by hi -2^-25, hi by lo 2^-24, hi by hi 0
 
 # word, fault, arguments, right bits, wrong bits
 TABLE = [
@@ -73,6 +90,15 @@ TABLE = [
     # the tensor core truncates 1 + 1.5 ulp, an addition rounds it to even
     ("gemm_from", "apart", [f(1 + 2 * HALF), f(HALF, *[0] * 15)[None], f(*[1] * 16)[None]], [[0x3F800001]], [[0x3F800002]]),
     ("gemm_from", "backwards", [0, BLOCKS, np.ones((1, 48), F32)], [[0x3F800001]], [[0x3F800000]]),
+    ("gemm_pieces", "one_piece", [0, block(f(1 + 2.0**-10)), block(f(1))], [[0x3F802000]], [[0x3F800000]]),
+    ("gemm_pieces", "left_landed", [0, block(f(1 + 2.0**-10)), block(f(1))], [[0x3F802000]], [[0x3F800000]]),
+    ("gemm_pieces", "right_landed", [0, block(f(1)), block(f(1 + 2.0**-10))], [[0x3F802000]], [[0x3F800000]]),
+    ("gemm_pieces", "four_steps", [0, block(f(1 + 2.0**-10)), block(f(1 + 2.0**-10))], [[0x3F804000]], [[0x3F804008]]),
+    ("gemm_pieces", "largest_first", [0, block(f(1, SMALL, 1)), block(f(1, 1, SMALL))], [[0x3F801001]], [[0x3F801000]]),
+    ("gemm_pieces", "exchanged", [f(1), *CANCELLING], [[0x3F800000]], [[0x3F7FFFFF]]),
+    ("gemm_pieces", "piece_by_piece", [0, *LATER], [[0x3F801000]], [[0x3F801001]]),
+    ("gemm_pieces", "blocks_descending", [0, *LATER], [[0x3F801000]], [[0x3F801001]]),
+    ("gemm_pieces", "added_after", [f(1 + 2 * HALF), block(f(HALF)), block(f(1))], [[0x3F800001]], [[0x3F800002]]),
     ("visible", "one_less", [range(3), 4, 3, 1], [0, 0x3F800000, 0x40000000], [0, 0, 0x3F800000]),
     ("visible", "one_more", [range(4), 4, 3, 1], [0, 0x3F800000, 0x40000000, 0x40400000], [0x3F800000, 0x40000000, 0x40400000, 0x40400000]),
     ("hide", "in_sight", [f(1, 2)[None], np.array([1]), 0], [[0x3F800000, 0xFF800000]], [[0x3F800000, 0x40000000]]),

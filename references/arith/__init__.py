@@ -8,11 +8,12 @@ from references.arith.mma import dot16, gemm, gemm_from
 from references.arith.move import asc, choose, full, hide, join, kept, reached, repeat, select, tiles, visible, zero
 from references.arith.mufu import ex2_approx
 from references.arith.paged import paged
+from references.arith.pieces import gemm_pieces
 from references.arith.reduce import chain, chain_fma, down, lanes, tree
 from references.arith.selection import picked, top
 
 __all__ = [
     "absolute", "add", "amax", "as_bf16", "as_f32", "asc", "bf", "cached", "chain", "chain_fma", "choose", "div", "dot16", "down", "ex2_approx",
-    "exp", "fma", "full", "gemm", "gemm_from", "hadd", "hide", "hmul", "join", "kept", "lanes", "log", "maximum", "mul", "paged", "picked",
-    "reached", "repeat", "rsqrt", "select", "sigmoid", "sqrt", "sub", "tanh", "tiles", "top", "tree", "visible", "zero",
+    "exp", "fma", "full", "gemm", "gemm_from", "gemm_pieces", "hadd", "hide", "hmul", "join", "kept", "lanes", "log", "maximum", "mul", "paged",
+    "picked", "reached", "repeat", "rsqrt", "select", "sigmoid", "sqrt", "sub", "tanh", "tiles", "top", "tree", "visible", "zero",
 ]

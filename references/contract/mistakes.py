@@ -12,7 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from references.arith import faults_attention, faults_gather, faults_gemm, faults_paged, faults_selection  # noqa: F401, they register their faults
+from references.arith import (  # noqa: F401, they register their faults
+    faults_attention,
+    faults_gather,
+    faults_gemm,
+    faults_paged,
+    faults_pieces,
+    faults_selection,
+)
 from references.arith.faults import Fault, faults_of
 from references.arith.site import Laboratory, Visit
 from references.contract.kernel import Kernel
