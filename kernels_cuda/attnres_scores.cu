@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kRows * 32, fixed ? 3 : 1)
 }
 
 // x bf16 [b, c, h], sw f32 [h], eps -> score f32 [b, c]. form 0: current, 1: retired.
-extern "C" int attnres_scores(const bf16* x, const float* sw, float eps, float* score, int64_t b, int64_t c, int64_t h, int form, cudaStream_t stream) {
+extern "C" int attnres_scores(const bf16* x, const float* sw, float eps, float* score, int64_t b, int64_t c, int64_t h, int form,
+                              cudaStream_t stream) {
   REQUIRE(5, b >= 0 && b <= INT32_MAX);
   REQUIRE(6, c >= 1 && c <= INT32_MAX);
   REQUIRE(5, b * c <= INT32_MAX);

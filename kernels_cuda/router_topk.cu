@@ -19,8 +19,8 @@ __device__ __forceinline__ float weight(float sig, float den, float rs) {
 }
 
 // Retired form, and the current one where a block cannot hold its keys: a thread a row, a scan over all experts a round.
-__global__ void __launch_bounds__(kSerial) router_topk_serial(const float* s, const float* bias, int64_t k, float rs, int32_t* ids, float* w, int64_t b,
-                                                              int64_t experts) {
+__global__ void __launch_bounds__(kSerial) router_topk_serial(const float* s, const float* bias, int64_t k, float rs, int32_t* ids, float* w,
+                                                              int64_t b, int64_t experts) {
   const int64_t row = (int64_t)blockIdx.x * kSerial + threadIdx.x;
   if (row >= b) return;
   s += row * experts, ids += row * k, w += row * k;
