@@ -1,6 +1,6 @@
 // mla_paged: absorbed attention over a paged latent cache. The contract is references/mla_paged.py; S tags are its steps.
-// Build: -O3 -fmad=false, no fast-math. A block of 128 threads serves one head of one row.
-#include "common.cuh"
+// Build: -O3 -fmad=false, no fast-math. In two_pass and three_sweep a block of 128 threads serves one head of one row; mma is in mla_mma.cuh.
+#include "mla_mma.cuh"
 
 static const int kThreads = 128, kWarps = 4, kPage = 64, kLatent = 512, kRow = 576, kNope = 128, kQuery = 192, kValue = 128;
 static const float kLowest = -0x1.fffffep+127f;  // below every finite score, and finite
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) two_pass(Paged a) {
 }
 
 // q bf16 [b, heads, 192], w_kv_b bf16 [heads, 256, 512], cache bf16 [pool], table i32 [b, pages], context i32 [b] -> o bf16 [b, heads, 128].
-// Table and context are checked on the host before (`refuse` of the contract). form 0: two_pass, 1: three_sweep.
+// Table and context are checked on the host before (`refuse` of the contract). form 0: mma, 1: two_pass, 2: three_sweep.
 extern "C" int mla_paged(const bf16* q, const bf16* w_kv_b, const bf16* cache, const int32_t* table, const int32_t* context, float scale,
                          int64_t layer_offset, int64_t page_stride, bf16* o, int64_t b, int64_t heads, int64_t pool, int64_t pages, int form,
                          cudaStream_t stream) {
@@ -213,10 +213,12 @@ extern "C" int mla_paged(const bf16* q, const bf16* w_kv_b, const bf16* cache, c
   REQUIRE(7, layer_offset >= 0 && layer_offset % 2 == 0);
   REQUIRE(8, page_stride >= kPage * kRow && page_stride % 2 == 0);
   REQUIRE(9, o);
-  REQUIRE(14, form == 0 || form == 1);
-  const Paged a = {q, w_kv_b, cache, table, context, __float2bfloat16_rn(scale), layer_offset, page_stride, o, heads, pages};
+  REQUIRE(14, form >= 0 && form <= 2);
+  const bf16 factor = __float2bfloat16_rn(scale);
+  if (form == 0) return mla_mma(q, w_kv_b, cache, table, context, factor, layer_offset, page_stride, o, b, heads, pages, stream);
+  const Paged a = {q, w_kv_b, cache, table, context, factor, layer_offset, page_stride, o, heads, pages};
   const bool even = (reinterpret_cast<uintptr_t>(w_kv_b) | reinterpret_cast<uintptr_t>(cache)) % 4 == 0;
-  auto* const kernel = form == 0 ? (even ? two_pass<true> : two_pass<false>) : (even ? three_sweep<true> : three_sweep<false>);
+  auto* const kernel = form == 1 ? (even ? two_pass<true> : two_pass<false>) : (even ? three_sweep<true> : three_sweep<false>);
   kernel<<<(unsigned)(b * heads), kThreads, 0, stream>>>(a);
   return (int)cudaGetLastError();
 }

@@ -120,12 +120,14 @@ def cases() -> Iterator[Case]:
     yield Case("uniform", "13 keys of one score (C08): each weighs 1/13, whatever lies past them",
                lambda: by_score([[2.0] * 13, [2.0] * 65]), ("S2.paged:whole_pages", "S2.paged:one_short"))
     yield Case("sentinel", "every key masked by value: the finite sentinel still wins over the start of the maximum",
-               lambda: by_score([[SENTINEL] * 70, [SENTINEL] * 69 + [-3.0e38 // 2.0**120 * 2.0**120], [SENTINEL, 0.0] * 35]), ("S4.full:from_zero",))
+               lambda: by_score([[SENTINEL] * 70, [SENTINEL] * 69 + [-3.0e38 // 2.0**120 * 2.0**120], [SENTINEL, 0.0] * 35]),
+               ("two_pass/S4.full:from_zero", "three_sweep/S4.full:from_zero", "mma/S4.softmax.split_softmax.full:from_zero"))
     yield Case("infinite", "scores of -inf: a whole page of them first, all of them; of +inf; NaN among live keys", infinite)
     yield Case("one_hot", "one key outweighs all others: its value comes out as it is; the others weigh nothing, or less than 2^-126",
                lambda: by_score([[0.0] * 40 + [200.0] + [0.0] * 80, [0.0, *(-86.0 - k / 2 for k in range(18))]]),
                ("S5.exp:flushed", "S5.div:flushed", "S5.bf:flushed"))
-    yield Case("zeros", "values of -0, tiny negative ones and zeros: which sign each sum's zero has", zeros, ("S7.chain_fma:unseeded",))
+    yield Case("zeros", "values of -0, tiny negative ones and zeros: which sign each sum's zero has", zeros,
+               ("two_pass/S7.chain_fma:unseeded", "three_sweep/S7.chain_fma:unseeded"))
     yield Case("subnormal", "scores made of subnormal products and sums by a scale of 2^120", subnormal)
     yield Case("overflow", "products past the largest f32 that only an fma can take back", overflow)
     yield Case("layer", "a layer inside wider pages, at offsets that are no multiples of 16 bytes (C20)",

@@ -16,6 +16,7 @@ two_pass: lane l of a warp takes the pairs l, l + 32, ... of S2 and adds s = fma
 den = den * exp(m_old - m_new) + page_sum, product and sum rounded separately. The second pass computes the scores again, bit for bit.
 three_sweep (retired): S2 is one thread's sum, d ascending by fma. S4: m over all keys, then den.
 Both: a sum of S4 over 128 threads, thread i taking i, i + 128, ... ascending; down(16 .. 1) a warp; the four warps ascending.
+mma (current) has a schedule of its own: `references._mla_mma`.
 
 The lowest f32 lies below every finite bf16, so a score at the finite sentinel of -3.39e38 still wins over it; and being finite it makes no
 -inf - -inf where a page's scores are all -inf. If all are, den is 0 and o NaN. A maximum passes over a NaN, the sums do not.
@@ -25,13 +26,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from references import _mla, _mla_pool
+from references import _mla, _mla_pool, _mla_splits
+from references._mla_mma import mma
 from references.arith import add, amax, asc, bf, chain, chain_fma, div, down, exp, fma, full, hmul, join, kept, lanes, maximum, mul, paged, sub, zero
 from references.arith.site import Laboratory
 from references.contract import Case, schedule
 from references.contract.inputs import near_ties
 
-FORMS = ("two_pass", "three_sweep")
+FORMS = ("mma", "two_pass", "three_sweep")
 INDEPENDENT = ("b", "heads")
 BENCH = tuple({"b": b, "tokens": tokens, "heads": 96, "pages": -(-tokens // 64), "pool": b * -(-tokens // 64) * _mla.PAGE_ELEMENTS,
                "scale": _mla.SCALE, "layer_offset": 0, "page_stride": _mla.PAGE_ELEMENTS} for b, tokens in ((16, 4096), (1, 32768), (1, 65)))
@@ -42,7 +44,34 @@ ZERO = "a zero of the other sign adds nothing to the sums that follow, which sta
 SUBNORMAL = "exp of a subnormal is exp of zero"
 SMALL = "it vanishes beside the largest key's 1 in the denominator"
 PAGE_OF_64 = "a page has 64 terms: no thread has two, and only two warps have any"
+SEED = "the chain starts from +0, and adding that to its sum changes nothing"
+OPERAND = "the tensor core takes it as bf16 and so lands it anyway"
 BLIND = {
+    "mma/S1.gemm_from:apart": SEED,
+    "mma/S1.bf:skipped": OPERAND,
+    "mma/S2.gemm_from:apart": SEED,
+    "mma/S4.visible:one_more": "there is no key more than all",
+    "mma/S4.softmax.split_softmax.zero:minus_zero": "the first page's sum is added to it",
+    "mma/S4.softmax.split_softmax.sub:flushed": SUBNORMAL,
+    "mma/S4.softmax.split_softmax.sub#2:flushed": SUBNORMAL,
+    "mma/S4.softmax.split_softmax.sub#3:flushed": SUBNORMAL,
+    "mma/S4.softmax.split_softmax.sub#4:flushed": SUBNORMAL,
+    "mma/S4.softmax.split_softmax.exp:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.exp#2:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.exp#3:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.exp#4:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.mul:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.mul#2:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.add:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.add#2:flushed": SMALL,
+    "mma/S4.softmax.split_softmax.chain.zero:minus_zero": "no exp is -0",
+    "mma/S4.softmax.split_softmax.chain.add:flushed": SMALL,
+    "mma/S4.softmax.sub:flushed": SUBNORMAL,
+    "mma/S4.softmax.exp:flushed": SMALL,
+    "mma/S4.softmax.mul:flushed": SMALL,
+    "mma/S5.bf:skipped": OPERAND,
+    "mma/S6.bf:skipped": OPERAND,
+    "mma/S7.gemm_from:apart": SEED,
     "S1.absorbed.chain_fma:unseeded": ZERO,
     "two_pass/S2.warp_dot.zero:minus_zero": ZERO,
     "three_sweep/S2.chain_fma:unseeded": ZERO,
@@ -79,6 +108,8 @@ def emulate(q, w_kv_b, cache, table, context, scale, layer_offset, page_stride, 
 def one_row(q, w_kv_b, cache, table, context, scale, layer_offset, page_stride, form):
     """q [heads, 192] -> o [heads, 128]; a form takes rows [context, 576]."""
     rows = paged(cache, table, context, layer_offset, page_stride)  # S2
+    if form == "mma":
+        return mma(q, w_kv_b, rows, scale)
     return two_pass(q, w_kv_b, rows, scale) if form == "two_pass" else three_sweep(q, w_kv_b, rows, scale)
 
 
@@ -133,22 +164,26 @@ def attended(scl, m, den, w_kv_b, rows):
 def cases() -> Iterator[Case]:
     """Every case in every form."""
     for form in FORMS:
-        for case in _mla.cases():
+        for case in (*_mla.cases(), *(_mla_splits.cases() if form == "mma" else ())):
             guards = tuple(guard for guard in case.guards if "/" not in guard or guard.startswith(f"{form}/"))
             yield Case(f"{form}_{case.name}", case.why, lambda case=case, form=form: case.make() | {"form": form}, guards, case.large)
 
 
-def pool(seed: int) -> dict:
+def pool(seed: int, form: str) -> dict:
     """Rows of two heads: of many candidates those that show a probability, or a latent, next to a tie, where a last bit moved anywhere shows."""
+    if form == "mma":
+        near = [nearest(part, "S5.div", form) for part in (_mla_pool.probing(seed, 256), _mla_splits.long(seed, 96), _mla_splits.loud(seed, 384))]
+        near += [nearest(_mla_pool.tiny(seed, 128), "S6.tree", form), _mla_splits.opposed(seed, 8)]
+        return _mla_splits.candidates(*near, _mla_pool.stairs(seed, 24), _mla_pool.cancelling(seed, 24))
     near = [nearest(_mla_pool.probing(seed, 1536), "S5.div"), nearest(_mla_pool.tiny(seed, 512), "S6.chain_fma")]
     return _mla_pool.candidates(*near, _mla_pool.stairs(seed, 64), _mla_pool.cancelling(seed, 64))
 
 
-def nearest(part: _mla.Part, site: str) -> _mla.Part:
+def nearest(part: _mla_pool.Part, site: str, form: str = "three_sweep") -> _mla_pool.Part:
     """The rows in which a result of this site, of head 0, lies within an f32 step of a bf16 midpoint."""
-    results, inputs = [], _mla_pool.candidates(part)
+    results, inputs = [], (_mla_splits if form == "mma" else _mla_pool).candidates(part)
     with Laboratory(watch=lambda visit, result: results.append(result) if visit.name == site else None):
-        emulate(**inputs | {"q": inputs["q"][:, :1], "w_kv_b": inputs["w_kv_b"][:1], "form": "three_sweep"})
+        emulate(**inputs | {"q": inputs["q"][:, :1], "w_kv_b": inputs["w_kv_b"][:1], "form": form})
     chosen = [i for i, result in enumerate(results) if near_ties(result, 1).size]
     return tuple(array[chosen] for array in part)
 

@@ -153,8 +153,8 @@ class Kernel:
         return getattr(self.module, "BLIND", {})
 
     def pool(self, seed: int, schedule: str = "") -> dict[str, Any]:
-        """Candidates for the search; `schedule` is one of `schedules`."""
-        return self.module.pool(seed) | self.choice(schedule)
+        """Candidates for the search; `schedule` is one of `schedules`, by which a module with several may choose."""
+        return self.module.pool(seed, *([schedule] if schedule else [])) | self.choice(schedule)
 
     @property
     def schedules(self) -> tuple[str, ...]:
