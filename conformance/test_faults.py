@@ -9,6 +9,7 @@ from references.arith import (  # noqa: F401, the latter register their faults
     faults_attention,
     faults_gather,
     faults_gemm,
+    faults_linear,
     faults_paged,
     faults_pieces,
     faults_selection,
@@ -43,6 +44,7 @@ BLOCKS, ONES = blocks(HALF, HALF, 1), f(*[1] * 64)[None]
 SMALL = 2.0**-12 * (1 + 2.0**-12)  # pieces 2^-12 and 2^-24
 LATER = [np.concatenate([block(f(1)), block(f(*x))], axis=1) for x in ((SMALL, 1), (1, SMALL))]  # lo by hi and hi by lo are 2^-24 each
 CANCELLING = [block(f(2.0**-12 * (1 - 2.0**-13), -(2.0**-12), 1, -1)), block(f(1, 1, SMALL, 2.0**-12))]  # lo by hi -2^-25, hi by lo 2^-24, hi by hi 0
+MATRICES, COLUMN = [f(1, 2, 0, 3).reshape(2, 2), f(1, 1, 2, 3).reshape(2, 2)], f(1, 1, 1, 1)[:, None]
 
 # word, fault, arguments, right bits, wrong bits
 TABLE = [
@@ -111,6 +113,15 @@ TABLE = [
     ("chain_fma", "unfused_steps", [f(1, 1.5) * f(2.0**-75), f(2.0**-74)], 0x00000002, 0x00000003),
     ("chain_fma", "landed_steps", [f(1, 2.0**-10), f(1)], 0x3F802000, 0x3F800000),
     ("chain_fma", "flushed_steps", [f(2.0**-70), f(-(2.0**-70))], 0x80000200, 0x80000000),
+    ("chain_matmul", "swapped", MATRICES, [[0x40A00000, 0x40E00000], [0x40C00000, 0x41100000]], [[0x3F800000, 0x40A00000], [0x40000000, 0x41500000]]),
+    ("chain_matmul", "transposed", MATRICES, [[0x40A00000, 0x40E00000], [0x40C00000, 0x41100000]],
+     [[0x40400000, 0x41000000], [0x40400000, 0x41100000]]),
+    ("chain_matmul", "j_descending", [f(1, HALF, HALF, 0)[None], COLUMN], [[0x3F800000]], [[0x3F800001]]),
+    ("chain_matmul", "j_halves", [f(1, 0, HALF, HALF)[None], COLUMN], [[0x3F800000]], [[0x3F800001]]),
+    ("chain_matmul", "products_apart", [f(1, 1.5)[None] * f(2.0**-75), f(2.0**-74, 2.0**-74)[:, None]], [[0x00000002]], [[0x00000003]]),
+    ("chain_matmul", "from_first_product", [f(-1, 0)[None], f(0, -1)[:, None]], [[0]], [[0x80000000]]),
+    ("chain_matmul", "landed_factors", [f(1 + 2.0**-10)[None], f(1)[None]], [[0x3F802000]], [[0x3F800000]]),
+    ("chain_matmul", "flushed_sums", [f(2.0**-70)[None], f(-(2.0**-70))[None]], [[0x80000200]], [[0x80000000]]),
     ("tree", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),
     ("tree", "serial", [f(1, HALF, 0, HALF), (2, 1)], 0x3F800001, 0x3F800000),
     ("down", "mirrored", [f(1, 0, HALF, HALF), (2, 1)], 0x3F800000, 0x3F800001),

@@ -16,6 +16,7 @@ from references.arith import (  # noqa: F401, they register their faults
     faults_attention,
     faults_gather,
     faults_gemm,
+    faults_linear,
     faults_paged,
     faults_pieces,
     faults_selection,
