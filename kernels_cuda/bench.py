@@ -22,6 +22,7 @@ SAMPLES = 40
 CACHES = 4  # the inputs of one round fill the L2 this many times over, so no launch finds its own there
 COPY_PAGES, COPY_LARGEST = 4 << 20, 768 << 20  # read and written, in 2 MiB pages
 ROUND_BYTES = 4 << 30  # moved between two events: about a millisecond, against which a launch is nothing
+ROUND_US = 1e4  # and no longer than this: a slow form would take minutes
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms}
     rounds["memcpy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs]
     rounds["pass"] = [lambda pair=pair: torch.bitwise_not(pair[0], out=pair[1]) for pair in pairs]
-    launches = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
-    medians = timed({name: (capture(work, launches), launches) for name, work in rounds.items()})
+    most = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
+    launches = {name: min(most, ceil(ROUND_US / median_us(work[0], turns=1, warm=1))) for name, work in rounds.items()}
+    medians = timed({name: (capture(work, launches[name]), launches[name]) for name, work in rounds.items()})
     shape = " ".join(f"{name}={value}" for name, value in values.items())
     copy = min(medians["memcpy"], medians["pass"]) * first.bytes / copied
     return Row(kernel.name, shape, first.bytes, {form: medians[form] for form in kernel.forms}, copy, same)
@@ -175,6 +177,22 @@ def timed(graphs: Mapping[str, tuple[Any, int]], turns: int = SAMPLES) -> dict[s
             if turn >= 3:  # the first turns warm the clocks
                 samples[name].append(begin.elapsed_time(end) * 1e3 / launches)
     return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def median_us(work: Callable[[], Any], turns: int = SAMPLES, warm: int = 3) -> float:
+    """Median us of single calls."""
+    import torch
+
+    times = []
+    for turn in range(turns + warm):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        if turn >= warm:
+            times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)
 
 
 def main(names: list[str], floor: float = 0.0) -> int:

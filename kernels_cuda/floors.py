@@ -7,13 +7,12 @@ Both rates are measured in the same run.
 from __future__ import annotations
 
 import functools
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from kernels_cuda.bench import CACHES, COPY_LARGEST, SAMPLES, InputSet, capture, check, same_bits, timed
+from kernels_cuda.bench import CACHES, COPY_LARGEST, SAMPLES, InputSet, capture, check, median_us, same_bits, timed
 from kernels_cuda.buffers import DEVICE
 from references.contract.kernel import Kernel
 
@@ -77,23 +76,8 @@ def measure_rates() -> Rates:
     source, target = (torch.empty(COPY_LARGEST // 2, dtype=torch.uint8, device=DEVICE) for _ in range(2))
     a, b = (torch.randn(MATRIX, MATRIX, device=DEVICE).to(torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
-    copy, matrix = (_median_us(work) for work in (lambda: target.copy_(source), lambda: torch.matmul(a, b, out=out)))
+    copy, matrix = (median_us(work) for work in (lambda: target.copy_(source), lambda: torch.matmul(a, b, out=out)))
     return Rates(COPY_LARGEST / copy * 1e6, 2 * MATRIX**3 / matrix * 1e6)
-
-
-def _median_us(work: Callable[[], Any], turns: int = SAMPLES, warm: int = 3) -> float:
-    import torch
-
-    times = []
-    for turn in range(turns + warm):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        if turn >= warm:
-            times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
 
 
 def plan(us: float, sets: int) -> tuple[int, int]:
@@ -113,7 +97,7 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     times = {}
     for form in kernel.forms:
         work = [one.launcher(library, form) for one in sets]
-        launches, turns = plan(_median_us(work[0], turns=1, warm=1), len(sets))
+        launches, turns = plan(median_us(work[0], turns=1, warm=1), len(sets))
         times |= timed({form: (capture(work, launches), launches)}, turns)
     same = bool(kernel.signature.form) or same_bits(first, library)
     return Row(kernel.name, shape_text(values, kernel.module.BENCH), measure_rates().floor_us(cost), times, same)
