@@ -136,12 +136,12 @@ static cudaError_t run(const Operands& a, cudaStream_t stream) {
 static int mla_mma(const bf16* q, const bf16* w_kv_b, const bf16* cache, const int32_t* table, const int32_t* context, bf16 scale,
                    int64_t layer_offset, int64_t page_stride, bf16* o, int64_t b, int64_t heads, int64_t pages, cudaStream_t stream) {
   mla::Operands a = {q, w_kv_b, cache, table, context, scale, layer_offset, page_stride, b, pages, (int)heads, mla::most_splits(pages), o};
-  const size_t parts = b * a.splits * heads * mla::kLatentWidth * sizeof(float), stats = b * heads * a.splits * sizeof(float2);
-  char* scratch = nullptr;
-  cudaError_t status = cudaMallocAsync(&scratch, parts + stats + b * heads * mla::kWidth * sizeof(bf16), stream);
+  const size_t parts = b * a.splits * heads * mla::kLatentWidth * sizeof(float), q_abs = b * heads * mla::kWidth * sizeof(bf16);
+  char* scratch = nullptr;  // parts and q_abs fill whole 16-byte pieces
+  cudaError_t status = cudaMallocAsync(&scratch, parts + q_abs + b * heads * a.splits * sizeof(float2), stream);
   if (status != cudaSuccess) return (int)status;
-  a.parts = reinterpret_cast<float*>(scratch), a.stats = reinterpret_cast<float2*>(scratch + parts);
-  a.q_abs = reinterpret_cast<bf16*>(scratch + parts + stats);
+  a.parts = reinterpret_cast<float*>(scratch), a.q_abs = reinterpret_cast<bf16*>(scratch + parts);
+  a.stats = reinterpret_cast<float2*>(scratch + parts + q_abs);
   const bool vector = aligned16(q) && aligned16(w_kv_b) && aligned16(cache) && layer_offset % 8 == 0 && page_stride % 8 == 0;
   status = vector ? mla::run<true>(a, stream) : mla::run<false>(a, stream);
   const cudaError_t freed = cudaFreeAsync(scratch, stream);
