@@ -73,9 +73,10 @@ def test_planted(plant, gpu):
     assert not wrong, "\n".join(wrong)
 
 
-def test_offsets_past_32_bits(gpu):
-    with unmet("mla_expand_k", *CANNOT):
-        assert gpu.call(offsets.expanded_keys) == []
+@pytest.mark.parametrize("check", [offsets.expanded_keys, offsets.far_states], ids=["mla_expand_k", "kda_core"])
+def test_offsets_past_32_bits(check, gpu):
+    with unmet("offsets past 32 bits", *CANNOT):
+        assert gpu.call(check) == []
 
 
 def test_refusals(kernel_name, gpu):
