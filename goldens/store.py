@@ -11,9 +11,8 @@ import numpy as np
 
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
 from goldens.rows import digest_rows, emulate_in_slices, sample_positions, take
-from references.arith.site import Laboratory, Visit
 from references.contract import Case, Kernel
-from references.contract.kernel import stored
+from references.contract.landings import emulate_landings
 from references.contract.mistakes import emulate_with, mistakes, moved
 from references.contract.signature import BITS, DTYPES
 
@@ -81,21 +80,8 @@ def emulated(kernel: Kernel, case: Case) -> Golden:
         positions = sample_positions(kernel, inputs)
         digests = {name: None if value is None else digest_rows(value) for name, value in outputs.items()}
         return Golden(**about, digests=digests, samples=take(kernel.signature.outputs, outputs, kernel.independent, positions), positions=positions)
-    landings: dict[str, list] = {}
-
-    def note(visit: Visit, result: np.ndarray) -> None:
-        if hasattr(visit.word, "lands"):
-            landings.setdefault(visit.name, []).append(stored(result, visit.word.lands))
-
-    with Laboratory(watch=note):
-        outputs = kernel.outputs(inputs)
-    return Golden(**about, inputs=inputs, landings={name: _visits(results) for name, results in landings.items()}, outputs=outputs)
-
-
-def _visits(results: list[np.ndarray]) -> np.ndarray:
-    if len(results) == 1:
-        return results[0]
-    return np.stack(results) if len({result.shape for result in results}) == 1 else np.concatenate([result.reshape(-1) for result in results])
+    outputs, landings = emulate_landings(kernel, inputs)
+    return Golden(**about, inputs=inputs, landings=landings, outputs=outputs)
 
 
 def assert_guards(kernel: Kernel, golden: Golden) -> None:

@@ -1,4 +1,4 @@
-"""python -m references list | run KERNEL in.npz -o out.npz | floor | probe | bench"""
+"""python -m references list | run KERNEL in.npz -o out.npz | k3 bisect | floor | probe | bench"""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ def floor(args: argparse.Namespace) -> int:
     return measure(args.rest)
 
 
+def k3(args: argparse.Namespace) -> int:
+    from references.k3._command import main as command
+
+    return command(args.rest)
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m references", description="Emulate the kernels without a GPU.")
     commands = parser.add_subparsers(required=True)
@@ -78,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     one.add_argument("-o", "--output", type=Path, required=True, metavar="out.npz")
     one.set_defaults(call=run)
     others = (
+        (k3, "where two sets of kernels part in a step"),
         (floor, "how far apart forms, and forms and truth, lie"),
         (probe, "measure this GPU's arithmetic and hold the emulator to it"),
         (bench, "products/s of the tensor-core model"),

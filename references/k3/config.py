@@ -1,0 +1,70 @@
+"""The model's numbers: K3, and a small model with the kernels' own geometry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from references.contract.inputs import F32, values
+
+HEAD, LATENT, ROPE, TAPS, PAGE = 128, 512, 64, 4, 64  # fixed in the kernels
+ROW = LATENT + ROPE  # of the paged cache
+TRANSPORTS = ("moe_chain", "moe_mega")
+
+
+@dataclass(frozen=True)
+class Config:
+    """block: layers between snapshots of the residual. window: first and number of the experts held here.
+
+    split: partials of a projection that is landed; one that a kernel reads as f32 has a single one. pages: of a slot's table.
+    tokens: the most a prefill chunk takes. past: tokens of a window of the past in prefill attention.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    q_lora: int
+    dense: int
+    experts: int
+    top_k: int
+    window: tuple[int, int]
+    routed: int
+    inter: int
+    shared: int
+    vocab: int
+    block: int
+    split: int
+    pages: int
+    tokens: int
+    past: int
+    buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
+    eps: float = float(F32.type(1e-5))
+    routing: float = 2.5  # scale of the routing weights
+    scale: float = float(values(0.072265625))  # 192^-0.5 as bf16
+
+    @property
+    def inner(self) -> int:
+        """Columns of all heads."""
+        return self.heads * HEAD
+
+    @property
+    def mla(self) -> tuple[int, ...]:
+        """The layers that attend to the cache; the others carry a state."""
+        return tuple(i for i in range(self.layers) if i % 4 == 3 or i == self.layers - 1)
+
+    def bucket(self, rows: int) -> int:
+        """The smallest bucket of at least this many rows. ValueError where there is none."""
+        for bucket in self.buckets:
+            if rows <= bucket:
+                return bucket
+        raise ValueError(f"rows must be at most {self.buckets[-1]}, got {rows}")
+
+
+K3 = Config(
+    layers=93, hidden=7168, heads=96, q_lora=1536, dense=33792, experts=896, top_k=16, window=(0, 896), routed=3584, inter=3072, shared=6144,
+    vocab=163840, block=12, split=4, pages=4096, tokens=8192, past=8192,
+)
+# KDA KDA KDA MLA; the first layer is dense; two snapshots; every expert width a whole number of quantisation groups.
+SMALL = Config(
+    layers=4, hidden=256, heads=2, q_lora=128, dense=512, experts=16, top_k=4, window=(0, 16), routed=128, inter=128, shared=256,
+    vocab=512, block=2, split=2, pages=17, tokens=64, past=32,
+)

@@ -1,0 +1,120 @@
+"""Sequences in slots: admitted with a prompt or an empty past, stepped together, released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+
+from references.k3.attention import cut
+from references.k3.backend import Array
+from references.k3.model import Cache, Calls, Model, State, Watch, step_rows
+from references.k3.pages import Pages
+from references.k3.prefill import chunk
+from references.k3.step import decode
+
+NOT_A_TOKEN = -1
+
+
+class NotANumber(ArithmeticError):
+    """A logit is NaN: nothing is sampled."""
+
+
+class Engine:
+    """slots: sequences at a time, at most the largest bucket. pool: pages; free: the order in which they are handed out.
+
+    attention: of decode, in place of the absorbed form; `prefill.mla` expands the keys, of one sequence.
+    """
+
+    def __init__(
+        self, model: Model, slots: int = 8, pool: int | None = None, free: Sequence[int] | None = None, attention: Callable | None = None
+    ):
+        c, self.attention = model.config, attention
+        self.model, self.slots, self.widest, self.live = model, slots, c.bucket(slots), set()
+        self.pages = Pages(slots, c.pages, 4 * slots if pool is None else pool, free)
+        self.cache = Cache(c, model.backend, self.pages)
+        self.state = State.zeros(c, model.backend, self.widest)
+        self.rows = step_rows(c, model.backend)
+        self.graphs: dict[tuple[int, int], tuple] = {}  # by bucket and parity: the graph, its logits and tokens
+
+    # Slots
+
+    def admit(self, slot: int) -> None:
+        """An empty sequence, whatever the slot held before."""
+        if not 0 <= slot < self.slots or slot in self.live:
+            raise ValueError(f"slot must be a free one of {self.slots}, got {slot}")
+        self.state.clear(slot)
+        self.live.add(slot)
+
+    def release(self, slot: int) -> None:
+        self.live.remove(slot)
+        self.pages.release(slot)
+
+    # Decode
+
+    def step(self, tokens: Mapping[int, int], bucket: int | None = None, graph: bool = False, watch: Watch | None = None) -> tuple[Array, Array]:
+        """Feed every live slot its token. Logits bf16 [bucket, vocab] and greedy tokens i32 [bucket], row i being slot i.
+
+        bucket: a wider one than needed. graph: captured at its first use, replayed from then on; `watch` sees calls that run, so none of a replay.
+        """
+        if not tokens or tokens.keys() != self.live:
+            raise ValueError(f"tokens must be one of each live slot {sorted(self.live)}, got slots {sorted(tokens)}")
+        b = self.model.config.bucket(max(bucket or 1, *(slot + 1 for slot in tokens)))
+        if b > self.widest:
+            raise ValueError(f"bucket must be at most {self.widest}, that of {self.slots} slots, got {b}")
+        self._fill(tokens, b)
+        parity, self.state.parity = self.state.parity, 1 - self.state.parity
+        if graph:
+            return self._replayed(b, parity)
+        return self._decode(b, parity, watch)
+
+    def _fill(self, tokens: Mapping[int, int], b: int) -> None:
+        """Write the step's rows. A padding row has no page, a context of one, token 0, and writes to the sink."""
+        ids, context = np.zeros(b, np.int32), np.ones(b, np.int32)
+        page, row = np.full(b, self.cache.sink, np.int64), np.zeros(b, np.int64)
+        table = np.full((b, self.model.config.pages), -1, np.int32)
+        for slot, token in tokens.items():
+            if not 0 <= token < self.model.config.vocab:
+                raise ValueError(f"token must be 0 .. {self.model.config.vocab - 1}, got {token} for slot {slot}")
+            (page[slot],), (row[slot],) = self.pages.append(slot)
+            ids[slot], context[slot], table[slot] = token, self.pages.length[slot], self.pages.table[slot]
+        for name, values in {"ids": ids, "context": context, "table": table, "page": page, "row": row}.items():
+            self.model.backend.write(getattr(self.rows, name)[:b], values)
+
+    def _decode(self, b: int, parity: int, watch: Watch | None = None) -> tuple[Array, Array]:
+        rows = SimpleNamespace(**{name: values[:b] for name, values in vars(self.rows).items()}, past=int(self.pages.length[0]) - 1)
+        return decode(self.model, Calls(self.model.backend, watch), rows, self.state, parity, self.cache, self.attention)
+
+    def _replayed(self, b: int, parity: int) -> tuple[Array, Array]:
+        if (b, parity) not in self.graphs:
+            self.graphs[b, parity] = self.model.backend.capture(lambda: self._decode(b, parity))
+        graph, results = self.graphs[b, parity]
+        graph.replay()
+        return results
+
+    def greedy(self, ids: Array, slot: int) -> int:
+        """The token of a slot. NotANumber where there is none."""
+        token = int(self.model.backend.download(ids)[slot])
+        if token == NOT_A_TOKEN:
+            raise NotANumber(f"slot {slot} has a NaN logit")
+        return token
+
+    # Prefill
+
+    def prefill(self, slot: int, tokens: Sequence[int], cap: int | None = None, watch: Watch | None = None) -> tuple[Array, Array]:
+        """Admit a sequence with a prompt, in chunks of at most `cap` tokens. Logits bf16 [1, vocab] and greedy token i32 [1] after its last token."""
+        if not tokens:
+            raise ValueError("tokens must be at least one, got none")
+        self.admit(slot)
+        backend, state = self.model.backend, State.zeros(self.model.config, self.model.backend, 1)
+        start = 0
+        for size in cut(len(tokens), cap or self.model.config.tokens):
+            past = int(self.pages.length[slot])
+            page, row = map(backend.upload, self.pages.append(slot, size))
+            ids = backend.upload(np.array(tokens[start : start + size], np.int32))
+            rows = SimpleNamespace(ids=ids, page=page, row=row, past=past, table=backend.upload(self.pages.table[slot : slot + 1]))
+            start += size
+            results = chunk(self.model, Calls(backend, watch), rows, state, self.cache, sample=start == len(tokens))
+        self.state.adopt(slot, state, 0)
+        return results

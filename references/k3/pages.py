@@ -1,0 +1,44 @@
+"""Pages of 64 cached rows: which slot owns which, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from references.k3.config import PAGE
+
+UNMAPPED = -1
+
+
+class Pages:
+    """A pool of pages and a table row for each slot, unmapped where it owns none.
+
+    free: the order in which pages are handed out, each of the pool once; ascending where it is not given.
+    """
+
+    def __init__(self, slots: int, pages: int, pool: int, free: Sequence[int] | None = None):
+        self.pool = pool
+        self.free = list(range(pool) if free is None else free)
+        if sorted(self.free) != list(range(pool)):
+            raise ValueError(f"free must hold each of {pool} pages once, got {self.free}")
+        self.table = np.full((slots, pages), UNMAPPED, np.int32)
+        self.length = np.zeros(slots, np.int32)  # rows of each slot
+
+    def append(self, slot: int, rows: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Page and row in it, int64 [rows] each, of the slot's next rows. ValueError where its table or the pool is full."""
+        at = self.length[slot] + np.arange(rows)
+        needed = -(-(int(self.length[slot]) + rows) // PAGE)
+        held = int(np.count_nonzero(self.table[slot] != UNMAPPED))
+        if needed > self.table.shape[1]:
+            raise ValueError(f"rows must fit the {self.table.shape[1]} pages of slot {slot}, got {self.length[slot]} + {rows}")
+        if needed - held > len(self.free):
+            raise ValueError(f"rows of slot {slot} need {needed - held} more pages, {len(self.free)} of {self.pool} are free")
+        for logical in range(held, needed):
+            self.table[slot, logical] = self.free.pop(0)
+        self.length[slot] += rows
+        return self.table[slot, at // PAGE].astype(np.int64), (at % PAGE).astype(np.int64)
+
+    def release(self, slot: int) -> None:
+        self.free += [int(page) for page in self.table[slot] if page != UNMAPPED]
+        self.table[slot], self.length[slot] = UNMAPPED, 0
