@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from conformance.test_faults_experts import TESTED
 from references import arith
 from references.arith import (  # noqa: F401, the latter register their faults
     faults,
     faults_attention,
+    faults_experts,
     faults_gather,
     faults_gemm,
     faults_linear,
@@ -160,7 +162,7 @@ CACHED = {"unmapped": [65, 66, 67], "padding_read": [129, 2, 3], "without_offset
 PAGED = {"in_sequence": [1064, 1132, 69], "last_page": [1064, 1132, 69], "page_zero": [1064, 1004, 69], "left_out": [1064, 1127, 64],
          "whole_pages": [1064, 0, 128], "one_short": [1064, 0, 68]}
 ELSEWHERE = {("add", "fused"), ("sub", "fused"), ("lanes", "fused_squares"), ("asc", "descending"), ("repeat", "first_only"), ("picked", "as_ranked"),
-             ("paged", "narrow"), *(("paged", name) for name in PAGED), *(("cached", name) for name in CACHED)}  # tests below
+             ("paged", "narrow"), *(("paged", name) for name in PAGED), *(("cached", name) for name in CACHED), *TESTED}  # tests below
 POINTLESS = {("rsqrt", "flushed"), ("log", "flushed"), ("ex2_approx", "flushed")}  # their results are 2^-64, 2^-24 and 2^-126 and larger
 
 

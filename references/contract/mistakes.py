@@ -14,6 +14,7 @@ import numpy as np
 
 from references.arith import (  # noqa: F401, they register their faults
     faults_attention,
+    faults_experts,
     faults_gather,
     faults_gemm,
     faults_linear,

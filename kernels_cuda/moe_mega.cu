@@ -1,0 +1,22 @@
+// moe_mega: the local experts of a mixture, the routing weight applied between the products. The contract is references/moe_mega.py.
+// Build: -O3 -fmad=false, no fast-math.
+#include "moe.cuh"
+
+struct Mega {
+  static const int kGroup = 32;
+  static __device__ __forceinline__ float middle(float w, bf16 act) {
+    const float weighted = __fmul_rn(w, f(act));                                                             // S5
+    return PLANT(3, weighted, f(bf(weighted)));                                                              // MISTAKE 3 = S5.mul:landed
+  }
+  static __device__ __forceinline__ float combine(float, bf16 out, float acc) { return __fadd_rn(acc, f(out)); }   // S7
+};
+
+// x bf16 [b, h], ids i32 [b, k], w f32 [b, k], w13 [experts, rows13, pairs_h], s13 [experts, rows13, groups_h], w2 [experts, h, pairs_i],
+// s2 [experts, h, groups_i], first, cap -> o bf16 [b, h]; packed. form 0: current, 1: retired.
+extern "C" int moe_mega(const bf16* x, const int32_t* ids, const float* w, const uint8_t* w13, const uint8_t* s13, const uint8_t* w2,
+                        const uint8_t* s2, int64_t first, int64_t cap, bf16* o, int64_t b, int64_t h, int64_t k, int64_t experts, int64_t rows13,
+                        int64_t pairs_h, int64_t groups_h, int64_t pairs_i, int64_t groups_i, int form, cudaStream_t stream) {
+  REQUIRE_EXPERTS(32);
+  if (b == 0) return 0;
+  return run_experts<Mega>(x, ids, w, w13, s13, w2, s2, o, {b, h, k, experts, rows13 / 2, first, cap}, form, stream);
+}
