@@ -108,7 +108,8 @@ def _good(kernel: Kernel) -> list:
     from kernels_cuda.launch import arguments
 
     stored = (goldens.load(kernel.name, case) for case in goldens.case_names(kernel.name))
-    inputs = min((g.inputs for g in stored if not g.large), key=lambda values: sum(getattr(v, "size", 1) for v in values.values()))
+    whole = (g.inputs for g in stored if not g.large and all(getattr(v, "size", 1) for v in g.inputs.values()))  # no pointer may be spare
+    inputs = min(whole, key=lambda values: sum(getattr(v, "size", 1) for v in values.values()))
     sizes = kernel.signature.check(inputs)
     shapes = {o.name: o.shape(sizes) for o in (*kernel.signature.inputs, *kernel.signature.outputs) if o.is_array}
     buffers = {name: SimpleNamespace(pointer=4096 * (i + 1), pitch=shape[-1]) for i, (name, shape) in enumerate(shapes.items())}
