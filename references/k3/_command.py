@@ -8,7 +8,9 @@ import sys
 from references.contract.inputs import hashed
 from references.k3.backend import Backend, Emulators
 from references.k3.bisect import bisect
-from references.k3.config import SMALL, TRANSPORTS
+from references.k3.config import SMALL, TRANSPORTS, WIDE
+
+MODELS = {"small": SMALL, "wide": WIDE}
 
 
 def backend(text: str) -> Backend:
@@ -29,11 +31,13 @@ def main(argv: list[str]) -> int:
     one = parser.add_subparsers(required=True).add_parser("bisect", help=main.__doc__, description=backend.__doc__)
     one.add_argument("base", metavar="A", help="the kernels that give the steps")
     one.add_argument("other", metavar="B", help="those that are held to them")
+    one.add_argument("--model", choices=MODELS, default="small", help="small, or one layer of each kind at K3's width (default %(default)s)")
     one.add_argument("--transport", choices=TRANSPORTS, default=TRANSPORTS[0])
     one.add_argument("--steps", type=int, default=8, metavar="N", help="tokens to feed (default %(default)s)")
     args = parser.parse_args(argv)
-    tokens = [int(token) for token in hashed(1, (args.steps,)) % SMALL.vocab]
-    lines = list(bisect(SMALL, backend(args.base), backend(args.other), args.transport, tokens))
+    config = MODELS[args.model]
+    tokens = [int(token) for token in hashed(1, (args.steps,)) % config.vocab]
+    lines = list(bisect(config, backend(args.base), backend(args.other), args.transport, tokens))
     print("\n".join(lines) or f"{args.steps} steps: every call gives the same bits")
     return int(bool(lines))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,18 +35,21 @@ class Parting:
 class Lockstep:
     """A `watch` that has every call of `base` run again by `other`. found: the calls that differ, in order; `landings`: in a landing, too.
 
-    Outputs are compared first; where they differ, the landings say from where on.
+    Outputs are compared first; where they differ, the landings say from where on. seconds: what `other` took.
     """
 
     def __init__(self, base: Backend, other: Backend, landings: bool = False):
-        self.base, self.other, self.landings, self.found, self.step = base, other, landings, [], 0
+        self.base, self.other, self.landings, self.found, self.step, self.seconds = base, other, landings, [], 0, 0.0
         self.calls: dict[tuple, int] = {}
 
     def __call__(self, place: str, kernel: Kernel, inputs: Mapping[str, Any], outputs: Mapping[str, Array]) -> None:
         at = self.step, place, kernel.name
         self.calls[at] = self.calls.get(at, 0) + 1
         theirs = carried(inputs, self.base, self.other)
-        off = self._differing(outputs, self.other.run(kernel, theirs))
+        start = time.perf_counter()
+        again = self.other.run(kernel, theirs)
+        self.seconds += time.perf_counter() - start
+        off = self._differing(outputs, again)
         if off or self.landings:
             want = self.other.landed(kernel, theirs)[1]
             got = self.base.landed(kernel, inputs, want)[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from references.contract.inputs import F32, values
 
@@ -63,6 +63,8 @@ K3 = Config(
     layers=93, hidden=7168, heads=96, q_lora=1536, dense=33792, experts=896, top_k=16, window=(0, 896), routed=3584, inter=3072, shared=6144,
     vocab=163840, block=12, split=4, pages=4096, tokens=8192, past=8192,
 )
+# One layer of each kind at K3's width (dense KDA, routed KDA, routed MLA), a quarter of 224 experts held.
+WIDE = replace(K3, layers=3, experts=224, window=(56, 56), vocab=4096, pages=4, buckets=(1,))
 # KDA KDA KDA MLA; the first layer is dense; two snapshots; every expert width a whole number of quantisation groups.
 SMALL = Config(
     layers=4, hidden=256, heads=2, q_lora=128, dense=512, experts=16, top_k=4, window=(0, 16), routed=128, inter=128, shared=256,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,16 +58,27 @@ class Engine:
 
         bucket: a wider one than needed. graph: captured at its first use, replayed from then on; `watch` sees calls that run, so none of a replay.
         """
-        if not tokens or tokens.keys() != self.live:
-            raise ValueError(f"tokens must be one of each live slot {sorted(self.live)}, got slots {sorted(tokens)}")
-        b = self.model.config.bucket(max(bucket or 1, *(slot + 1 for slot in tokens)))
-        if b > self.widest:
-            raise ValueError(f"bucket must be at most {self.widest}, that of {self.slots} slots, got {b}")
+        if graph and not hasattr(self.model.backend, "capture"):
+            raise ValueError("graph must be False where kernels are emulated, got True")
+        b = self._bucket(tokens, bucket or 1)
         self._fill(tokens, b)
         parity, self.state.parity = self.state.parity, 1 - self.state.parity
-        if graph:
-            return self._replayed(b, parity)
-        return self._decode(b, parity, watch)
+        return self._replayed(b, parity) if graph else self._decode(b, parity, watch)
+
+    def _bucket(self, tokens: Mapping[int, int], least: int) -> int:
+        """What a step takes that feeds these tokens. ValueError, with nothing changed, where they cannot be fed."""
+        if not tokens or tokens.keys() != self.live:
+            raise ValueError(f"tokens must be one of each live slot {sorted(self.live)}, got slots {sorted(tokens)}")
+        self._check(tokens.values())
+        b = self.model.config.bucket(max(least, *(slot + 1 for slot in tokens)))
+        if b > self.widest:
+            raise ValueError(f"bucket must be at most {self.widest}, that of {self.slots} slots, got {b}")
+        return b
+
+    def _check(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            if not 0 <= token < self.model.config.vocab:
+                raise ValueError(f"token must be 0 .. {self.model.config.vocab - 1}, got {token}")
 
     def _fill(self, tokens: Mapping[int, int], b: int) -> None:
         """Write the step's rows. A padding row has no page, a context of one, token 0, and writes to the sink."""
@@ -75,8 +86,6 @@ class Engine:
         page, row = np.full(b, self.cache.sink, np.int64), np.zeros(b, np.int64)
         table = np.full((b, self.model.config.pages), -1, np.int32)
         for slot, token in tokens.items():
-            if not 0 <= token < self.model.config.vocab:
-                raise ValueError(f"token must be 0 .. {self.model.config.vocab - 1}, got {token} for slot {slot}")
             (page[slot],), (row[slot],) = self.pages.append(slot)
             ids[slot], context[slot], table[slot] = token, self.pages.length[slot], self.pages.table[slot]
         for name, values in {"ids": ids, "context": context, "table": table, "page": page, "row": row}.items():
@@ -106,6 +115,7 @@ class Engine:
         """Admit a sequence with a prompt, in chunks of at most `cap` tokens. Logits bf16 [1, vocab] and greedy token i32 [1] after its last token."""
         if not tokens:
             raise ValueError("tokens must be at least one, got none")
+        self._check(tokens)
         self.admit(slot)
         backend, state = self.model.backend, State.zeros(self.model.config, self.model.backend, 1)
         start = 0
