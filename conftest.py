@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from conformance.plugin import Gate
+from conformance.suites import Suites
 from goldens.files import MANIFEST, GoldenError, read_manifest
 from goldens.store import ROOT
 from references.contract.kernel import names
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "conformance.fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kernel", action="append", default=[], metavar="NAME", help="only the tests of this kernel (repeatable)")
     group.addoption("--replays", type=int, default=3, metavar="N", help="launches of each case, form and layout (default 3)")
     group.addoption("--save-failures", type=Path, metavar="DIR", help="store the arrays of each mismatch as DIR/<kernel>-<case>-....npz")
+    group.addoption("--dump", type=Path, metavar="DIR", help="store the logits of absorbed and of expanded attention in DIR")
     group.addoption("--max-mismatches", type=int, default=8, metavar="N", help="elements shown of each mismatch (default 8)")
     group.addoption("--update-goldens", action="store_true", help="run `python -m goldens regenerate` instead of the tests; never a pass")
     group.addoption("--report-json", type=Path, metavar="PATH", help="write every result as JSON")
@@ -29,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate(lane): compares a golden; counted in the table")
+    config.addinivalue_line("markers", "steps: runs whole steps; gates are numbered by their names and counted at the end")
     option = config.option
     for kernel in option.kernel:
         if kernel not in names():
@@ -41,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     found = {kernel: cases(kernel) for kernel in selected(config)}
     gate = Gate(config, {kernel: len(of) for kernel, of in found.items()}, sum(sum(of.values()) for of in found.values()))
     config.pluginmanager.register(gate, "gate")
+    config.pluginmanager.register(Suites(), "suites")
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:

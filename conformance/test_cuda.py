@@ -5,51 +5,9 @@ import ctypes
 import pytest
 
 from conformance import device, offsets
-from conformance.plugin import BUILT, report_finding, unmet
-from conformance.worker import Worker, WorkerLost
-from goldens import GoldenError
+from conformance.fixtures import CANNOT
+from conformance.plugin import report_finding, unmet
 from kernels_cuda import build
-from kernels_cuda.buffers import MemoryFault
-from kernels_cuda.launch import CudaError, DeviceLost
-from kernels_cuda.toolchain import BuildError
-
-CANNOT = (BuildError, CudaError, MemoryFault, WorkerLost, GoldenError, ValueError)
-
-
-@pytest.fixture(scope="session")
-def worker(request):
-    """A process that holds the GPU, with everything built that the collected tests need."""
-    held = Worker(lasting=(DeviceLost,))
-    wanted = {plan: None for item in request.session.items for plan in _plans(item)}
-    request.config.stash[BUILT].update(held.call(device.build_all, list(wanted), seconds=3600))
-    yield held
-    held.stop()
-
-
-@pytest.fixture
-def gpu(request):
-    """The worker; where there is no GPU the test is not run, or failed if one is required."""
-    option = request.config.option
-    why = "--emulate" if option.emulate else device_missing()
-    if why and option.require_gpu:
-        pytest.fail(f"--require-gpu: {why}", pytrace=False)
-    if why:
-        pytest.skip(why)
-    with unmet("building the kernels", *CANNOT):
-        return request.getfixturevalue("worker")
-
-
-def device_missing() -> str:
-    from conformance.machine import gpu
-
-    return gpu()[1]
-
-
-def _plans(item) -> list[tuple[str, tuple[str, ...]]]:
-    params = item.callspec.params if hasattr(item, "callspec") and item.path.stem == "test_cuda" else {}
-    if "golden" in params:
-        return [(params["golden"][0], ()), (params["golden"][0], ("TRACE",))]
-    return [(params["plant"][0], (f"MISTAKE={params['plant'][1]}",))] if "plant" in params else []
 
 
 @pytest.mark.gate("device")

@@ -164,7 +164,7 @@ def test_a_part_of_the_goldens_is_not_all_of_them(project):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--kernel", "lnad"], "--kernel must be one of add2, conv_silu, "),
+        (["--kernel", "lnad"], "--kernel must be one of add2, argmax, "),
         (["--replays", "0"], "--replays must be at least 1, got 0"),
         (["--max-mismatches", "-1"], "--max-mismatches must be at least 1, got -1"),
         (["--require-gpu", "--emulate"], "--require-gpu and --emulate contradict each other"),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from goldens import diff as differences
+from goldens import steps
 from goldens.files import GoldenError
 from goldens.regenerate import REFUSED, refusal, regenerate, search_again
 from goldens.store import ROOT, case_names
@@ -34,6 +35,8 @@ def write(args: argparse.Namespace) -> int:
                 todo = "give pool() slices that do, or name them in BLIND"
                 print(f"error: {kernel.name}: no golden shows {', '.join(unseen)}: {todo}", file=sys.stderr)
             failed |= bool(unseen)
+    if args.write is regenerate and _with_steps(args):
+        steps.regenerate(args.folder)
     return int(failed)
 
 
@@ -41,16 +44,20 @@ def verify(args: argparse.Namespace) -> int:
     chosen = _chosen(args)
     found = [line for kernel in chosen for line in problems(kernel, args.folder, args.regenerate)]
     found += [] if args.kernels else strangers(args.folder)
+    found += steps.problems(args.folder, args.regenerate) if _with_steps(args) else []
     for line in found:
         print(line)
-    count = sum(len(case_names(kernel.name, args.folder)) for kernel in chosen)
+    folders = [kernel.name for kernel in chosen] + ([steps.NAME] if _with_steps(args) else [])
+    count = sum(len(case_names(name, args.folder)) for name in folders)
     how = "rebuilt and compared" if args.regenerate else "checked against their manifests"
-    print(f"{count} goldens of {len(chosen)} kernels {how}, {len(found)} problems")
+    print(f"{count} goldens of {', '.join(args.kernels) or f'{len(chosen)} kernels and {steps.NAME}'} {how}, {len(found)} problems")
     return int(bool(found))
 
 
 def show(args: argparse.Namespace) -> int:
-    for line in differences.describe(differences.by_spec(args.golden, args.folder)):
+    folder, _, case = args.golden.partition("/")
+    described = steps.describe(case, args.folder) if folder == steps.NAME else differences.describe(differences.by_spec(args.golden, args.folder))
+    for line in described:
         print(line)
     return 0
 
@@ -68,7 +75,12 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace) -> tuple[Kernel, ...]:
-    return tuple(map(Kernel.load, args.kernels)) or kernels()
+    return tuple(Kernel.load(name) for name in args.kernels if name != steps.NAME) if args.kernels else kernels()
+
+
+def _with_steps(args: argparse.Namespace) -> bool:
+    """k3, the goldens of whole steps, can be named as a kernel can."""
+    return not args.kernels or steps.NAME in args.kernels
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -76,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT, help="where the goldens are (default: %(default)s)")
     commands = parser.add_subparsers(required=True)
     many = argparse.ArgumentParser(add_help=False)
-    many.add_argument("kernels", metavar="KERNEL", nargs="*", help="all where none is named")
+    many.add_argument("kernels", metavar="KERNEL", nargs="*", help="all where none is named; k3: those of whole steps")
     one = commands.add_parser("regenerate", parents=[many], help="rebuild; write what changed, which needs a raised schedule version")
     one.set_defaults(call=write, write=regenerate)
     one = commands.add_parser("search", parents=[many], help="search anew for slices that show every mistake; writes what is found only")

@@ -1,0 +1,145 @@
+"""Step goldens, goldens/k3: what a sequence alone gives, step by step, and a digest of everything its kernels land on the way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
+from goldens.store import ROOT
+from goldens.walks import PLANS, Landed, Result, digest, walk
+from references.contract import Kernel
+from references.contract.inputs import BF16
+
+NAME = "k3"
+VERSION = 1  # of the model and the order of its kernels; the kernels have versions of their own
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Steps first .. first + n - 1 of one sequence.
+
+    tokens: i32, all that it was fed. greedy: i32 [n], what each step gives. top, bits: i32 and u16 [n, 5], the largest logits. row: u64 [n], of all.
+    names: of every output and landing of a step, in order. landings: u64 [n, names], their digests, 0 where a step has none.
+    """
+
+    first: np.ndarray
+    tokens: np.ndarray
+    greedy: np.ndarray
+    top: np.ndarray
+    bits: np.ndarray
+    row: np.ndarray
+    names: tuple[str, ...]
+    landings: np.ndarray
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        names = np.frombuffer("\n".join(self.names).encode(), np.uint8)
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"names": names}
+
+    def at(self, step: int) -> int:
+        """The row of a step."""
+        return step - int(self.first)
+
+    def margin(self, step: int) -> float:
+        """By how much the largest logit exceeds the next, in ULP of the largest."""
+        first, second = (float(value) for value in self.bits[self.at(step), :2].view(BF16))
+        return (first - second) / 2.0 ** (np.frexp(first)[1] - 8)
+
+    def problem(self, got: Result, landings: bool = False) -> str:
+        """How a step differs; empty where it does not. Of what it landed everything is compared that it has; `landings`: and that the golden has."""
+        at = self.at(got.step)
+        want = {name: int(one) for name, one in zip(self.names, self.landings[at], strict=True) if one}
+        off = [name for name in want if (landings or name in got.seen) and got.seen.get(name) != want[name]]
+        off += [name for name in got.seen if name not in want]
+        if off:
+            return f"step {got.step}: {off[0]} differs, and {len(off) - 1} after it"
+        if digest(got.logits) != self.row[at]:
+            return f"step {got.step}: the logits differ"
+        return f"step {got.step}: token {got.greedy}, golden {self.greedy[at]}" if got.greedy != self.greedy[at] else ""
+
+
+@functools.cache
+def make(case: str) -> tuple[Walk, dict[str, int]]:
+    """A walk of the emulators, and the versions of the kernels it took. A plan that begins later takes the tokens of the one it continues."""
+    plan, kernels = PLANS[case], {}
+    tokens = plan.tokens()
+    if plan.steps > len(tokens) and plan.first:
+        tokens = [int(token) for token in make(plan.transport)[0].tokens]
+    results = list(walk(plan, Landed(), tokens, kernels))
+    names = tuple(dict.fromkeys(name for one in results for name in one.seen))
+    top = np.array([np.argsort(-one.logits.astype(np.float32), kind="stable")[:TOP] for one in results], np.int32)
+    return Walk(
+        np.array(plan.first), np.array(tokens[: plan.first] + [one.token for one in results], np.int32),
+        np.array([one.greedy for one in results], np.int32), top,
+        np.array([one.logits[best] for one, best in zip(results, top, strict=True)]).view(np.uint16),
+        np.array([digest(one.logits) for one in results], np.uint64), names,
+        np.array([[one.seen.get(name, 0) for name in names] for one in results], np.uint64),
+    ), kernels
+
+
+def load(case: str, root: Path = ROOT) -> Walk:
+    """GoldenError where anything is wrong with it."""
+    entries, path = read_manifest(root / NAME)["cases"], root / NAME / f"{case}.npz"
+    if case not in entries:
+        raise GoldenError(f"{NAME} has no golden {case!r}; it has {', '.join(entries)}")
+    arrays = read_npz(path)
+    if payload_sha256(arrays) != entries[case]["sha256"]:
+        raise GoldenError(f"{path} does not hold what {MANIFEST} says: it was edited; run python -m goldens regenerate {NAME}")
+    return Walk(**arrays | {"names": tuple(arrays["names"].tobytes().decode().split("\n"))})
+
+
+def entry(case: str, made: Walk) -> dict:
+    return {"sentence": PLANS[case].why, "sha256": payload_sha256(made.arrays()), "source": "emulator"}
+
+
+def regenerate(root: Path = ROOT, say: Callable[[str], None] = print) -> None:
+    """Rebuild and write what changed. GoldenError, with nothing written, where a walk changes and neither the model's nor a kernel's version does."""
+    made, versions = {}, {}
+    for case in PLANS:
+        made[case], kernels = make(case)
+        versions |= kernels
+    cases = {case: entry(case, one) for case, one in made.items()}
+    manifest = {"schema": SCHEMA, "kernel": NAME, "version": VERSION, "kernels": dict(sorted(versions.items())), "cases": cases}
+    old = read_manifest(root / NAME) if (root / NAME / MANIFEST).exists() else None
+    if old and old | {"cases": cases} == manifest and (changed := [case for case in old["cases"] if old["cases"][case] != cases.get(case)]):
+        raise GoldenError(f"{NAME}: {', '.join(changed)} would change, but no version did; nothing was written. See python -m references k3 bisect; "
+                          f"if the model should change, raise VERSION in goldens/steps.py to {VERSION + 1}")
+    if old != manifest:
+        write_all(root / NAME, {f"{case}.npz": npz_bytes(one.arrays()) for case, one in made.items()} | {MANIFEST: manifest_bytes(manifest)})
+    say(f"{NAME}: {0 if old == manifest else len(made)} of {len(made)} files written")
+
+
+def problems(root: Path = ROOT, rebuild: bool = False) -> Iterator[str]:
+    """What is wrong with the step goldens, one line each; `rebuild` also walks again."""
+    todo = f"run python -m goldens regenerate {NAME}"
+    try:
+        manifest = read_manifest(root / NAME)
+        for case in PLANS:
+            load(case, root)
+    except GoldenError as error:
+        yield str(error)
+        return
+    versions = {name: Kernel.load(name).version for name in manifest["kernels"]}
+    if (manifest["version"], manifest["kernels"]) != (VERSION, versions):
+        yield f"{NAME}: made by other versions of the model or its kernels: {todo}"
+    for path in sorted((root / NAME).iterdir()):
+        if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in PLANS):
+            yield f"{path}: an orphan, there is no such walk: remove it"
+    for case in PLANS if rebuild else ():
+        if entry(case, make(case)[0]) != manifest["cases"][case]:
+            yield f"{NAME}/{case}: the emulators give other steps: see python -m references k3 bisect, or {todo}"
+
+
+def describe(case: str, root: Path = ROOT) -> Iterator[str]:
+    """A walk for reading: of each step its token, the largest logits and the margin."""
+    one = load(case, root)
+    yield f"{NAME}/{case} (version {VERSION}): {PLANS[case].why}; {len(one.names)} landings a step"
+    for at, greedy in enumerate(one.greedy):
+        step = at + int(one.first)
+        best = ", ".join(f"{token} {float(value):g}" for token, value in zip(one.top[at], one.bits[at].view(BF16), strict=True))
+        yield f"step {step}: token {one.tokens[step]} -> {greedy}; {best}; margin {one.margin(step):.1f} ulp"

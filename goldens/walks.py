@@ -1,0 +1,110 @@
+"""Walks of one sequence through the engine: what is fed, what is recorded of each step, on any backend."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from references.contract import Kernel
+from references.contract.inputs import hashed
+from references.k3.backend import Array, Backend, Emulators, Landings
+from references.k3.config import SMALL, TRANSPORTS
+from references.k3.engine import Engine
+from references.k3.model import Model
+
+PROMPT, GREEDY = 16, 24
+DEEP = 100  # tokens: a page and a part of the next, three chunks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """first: the step whose results come first; the tokens up to it are prefilled in chunks of `cap`, or stepped where that is None.
+
+    prompt: seed and number of the tokens given; steps: in all. Where the given tokens end, each step feeds what the one before it gave.
+    """
+
+    why: str
+    transport: str
+    first: int = 0
+    cap: int | None = None
+    prompt: tuple[int, int] = (0, PROMPT)
+    steps: int = PROMPT + GREEDY
+
+    def tokens(self) -> list[int]:
+        seed, count = self.prompt
+        return [int(token) for token in hashed(seed, (count,)) % SMALL.vocab]
+
+
+PLANS = {transport: Plan(f"{PROMPT} tokens of a prompt and {GREEDY} greedy ones, experts by {transport}", transport) for transport in TRANSPORTS}
+for _transport in TRANSPORTS:
+    PLANS[f"{_transport}_prefill"] = Plan(f"the prompt of {_transport} prefilled at once, then its tokens", _transport, PROMPT - 1, PROMPT)
+    PLANS[f"{_transport}_chunked"] = Plan(f"13 tokens of {_transport} in chunks of 8 and 5, then its tokens", _transport, 12, 8)
+PLANS["deep"] = Plan(f"{DEEP} random tokens, stepped", "moe_chain", DEEP - 1, None, (1, DEEP + 2), DEEP + 2)
+PLANS["deep_prefill"] = Plan(f"{DEEP} random tokens, in chunks of 48", "moe_chain", DEEP - 1, 48, (1, DEEP + 2), DEEP + 2)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one step: what it was fed, all logits bf16 [vocab], the token it gave, digests of what it landed by name."""
+
+    step: int
+    token: int
+    logits: np.ndarray
+    greedy: int
+    seen: dict[str, int]
+
+
+class Landed(Emulators):
+    """Emulators that keep what the last call landed on its way."""
+
+    last: Landings
+
+    def run(self, kernel: Kernel, inputs: Mapping[str, Any], into: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
+        outputs, self.last = self.landed(kernel, inputs)
+        return self.written(outputs, into)
+
+
+class Recorder:
+    """A `watch` that digests the results of a step: `layer 3 land#2 o`, and of `Landed` emulators `layer 3 rms_norm#1 S5.bf`.
+
+    row: of a wider bucket, digested as if it were alone.
+    """
+
+    def __init__(self, backend: Backend, row: int | None = None):
+        self.backend, self.row, self.calls, self.seen = backend, row, {}, {}
+        self.kernels: dict[str, int] = {}
+
+    def __call__(self, place: str, kernel: Kernel, inputs: Mapping[str, Any], outputs: Mapping[str, Array]) -> None:
+        number = self.calls[place, kernel.name] = self.calls.get((place, kernel.name), 0) + 1
+        self.kernels[kernel.name] = kernel.version
+        part = slice(None) if self.row is None else slice(self.row, self.row + 1)
+        results = {name: self.backend.download(array[part]) for name, array in outputs.items()}
+        for name, array in (getattr(self.backend, "last", {}) | results).items():
+            self.seen[f"{place} {kernel.name}#{number} {name}"] = digest(array)
+
+
+def digest(array: np.ndarray) -> int:
+    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=8).digest(), "little")
+
+
+def walk(plan: Plan, backend: Backend, tokens: Sequence[int], kernels: dict[str, int] | None = None) -> Iterator[Result]:
+    """The recorded steps of a plan, fed `tokens`. kernels: gets the versions of those that ran."""
+    engine, given = Engine(Model(SMALL, backend, plan.transport), slots=1), list(tokens)
+    if plan.cap is None:
+        engine.admit(0)
+    for step in range(plan.first if plan.cap else 0, plan.steps):
+        recorder = Recorder(backend)
+        if plan.cap and step == plan.first:
+            logits, ids = engine.prefill(0, given[: step + 1], plan.cap, watch=recorder)
+        else:
+            logits, ids = engine.step({0: given[step]}, watch=recorder if step >= plan.first else None)
+        greedy = engine.greedy(ids, 0)
+        given += [greedy] if len(given) == step + 1 else []
+        if step >= plan.first:
+            yield Result(step, given[step], backend.download(logits)[0].copy(), greedy, recorder.seen)
+        if kernels is not None:
+            kernels |= recorder.kernels
