@@ -110,15 +110,18 @@ def test_k3_width(gpu, transport, reported):
 # What must not pass
 
 
-WRONG = {  # the mistake as the emulator names it, and the number it has in the .cu
-    "emulator": [("rms_norm", "S6.bf:truncated"), ("land", "S3.bf:truncated"), ("kda_core", "S2.bf:skipped"), ("moe_chain", "S7.bf:truncated")],
-    "cuda": [("rms_norm", 3)],
+WRONG = {  # the mistake as the emulator names it, and the number it has in the .cu; where a step made with it parts
+    "emulator": [
+        ("rms_norm", "S6.bf:truncated", "S"), ("land", "S3.bf:truncated", "S"), ("kda_core", "S2.bf:skipped", "S"),
+        ("moe_chain", "S7.bf:truncated", "S"),
+    ],
+    "cuda": [("rms_norm", 3, "o[")],  # its landing is skipped: a trace stores what would have landed, so the output parts first
 }
 
 
-@pytest.mark.parametrize("side, kernel, mistake", [(side, *one) for side, pairs in WRONG.items() for one in pairs])
-def test_a_wrong_kernel_is_named(on, kernel, mistake):
+@pytest.mark.parametrize("side, kernel, mistake, place", [(side, *one) for side, pairs in WRONG.items() for one in pairs])
+def test_a_wrong_kernel_is_named(on, kernel, mistake, place):
     """By the gate, and by the bisection with the landing at which it parts."""
     found, lines = on(steps.named, kernel, mistake)
     assert f" {kernel}#1 " in found
-    assert len(lines) == 2 and f": {kernel} (call 1) parts at S" in lines[0] and "with it alone swapped the logits move" in lines[1]
+    assert len(lines) == 2 and f": {kernel} (call 1) parts at {place}" in lines[0] and "with it alone swapped the logits move" in lines[1]

@@ -118,7 +118,7 @@ def unrounded(visit: Visit) -> np.ndarray:
 def without_floor(visit: Visit) -> tuple[np.ndarray, np.ndarray]:
     """the largest value has no lower bound: a group of zeros has the scale 0, and 0 / 0 is NaN"""
     x, group = visit.args
-    grouped = x.reshape(*x.shape[:-1], -1, group)
+    grouped = x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
     scale = round_up_pow2(div(maximum(amax(absolute(grouped)), 0), 448))
     return e4m3(div(grouped, scale[..., None])).reshape(x.shape), scale
 
