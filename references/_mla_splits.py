@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from references import _mla, _mla_pool
+from references._mla_mma import softmax, split_pages
+from references.arith import as_f32, bf, div, exp, gemm_from, hmul, join, paged, sub, tiles, visible
 from references.contract import Case
-from references.contract.inputs import hashed, spread, values
+from references.contract.inputs import hashed, near_ties, spread, values
 
 PAGES, SPLIT = 68, 8  # the longest rows of the pool: 17 splits of 4; pages of a split of a short context
 
@@ -51,20 +53,35 @@ def more_pages() -> np.ndarray:
     return rows
 
 
+def tied(q: np.ndarray, table: np.ndarray, context: int) -> _mla_pool.Part:
+    """Of queries to the same keys those of which head 0 has a probability on a bf16 midpoint: it shows a last bit moved in the denominator."""
+    used, asked, w = table[: -(-context // 64)], as_f32(q[:, 0]), as_f32(_mla_pool.pool_weights()[0])
+    rows = paged(np.concatenate([_mla_pool.pool_pages(), more_pages()]).reshape(-1), used, context, 0, _mla.PAGE_ELEMENTS)
+    q_abs = join([bf(gemm_from(0, asked[:, :128], w[:128].T)), asked[:, 128:]], axis=1)
+    scl = hmul(bf(gemm_from(0, q_abs, rows)), _mla.SCALE)
+    m, den = softmax(tiles(scl, 64, 1), visible(range(len(q)), 1, context, 0), split_pages(len(used)))
+    chosen = np.unique(near_ties(div(exp(sub(scl, m[:, None])), den[:, None]), 0) // context)
+    return q[chosen], np.tile(table, (len(chosen), 1)), np.full(len(chosen), context, np.int32)
+
+
+def short(seed: int, b: int) -> _mla_pool.Part:
+    """Pages that show 192 probabilities."""
+    return tied(_mla_pool.asked(400 + 12 * seed, b, 4.0), np.array([0, 1, 3, 12, 2]), 193 + 37 * seed % 128)
+
+
 def long(seed: int, b: int) -> _mla_pool.Part:
-    """17 splits of pages that show probabilities, each key's as often as its page is there; in half of the rows the splits of lane 0 weigh most."""
-    draw = 400 + 12 * seed
-    table, q = np.array([0, 1, 8, 12, 13])[hashed(draw, (b, PAGES)) % 5], _mla_pool.asked(draw + 1, b, 1.0)
-    table[::2], q[::2, ..., 176] = np.where(np.arange(PAGES) // 4 % 8 > 0, 12, np.minimum(table[::2], 8)), values(-112)
-    return q, table, _mla_pool.lengths(draw + 2, b, 64 * 64 + 1, 64 * PAGES)
+    """17 splits of pages that show probabilities, each key's as often as its page is there; with an odd seed the splits of lane 0 weigh most."""
+    table, q = np.array([0, 1, 8, 12, 13])[hashed(401 + 12 * seed, (PAGES,)) % 5], _mla_pool.asked(402 + 12 * seed, b, 1.0)
+    if seed % 2:
+        table, q[..., 176] = np.where(np.arange(PAGES) // 4 % 8 > 0, 12, np.minimum(table, 8)), values(-112)
+    return tied(q, table, 64 * PAGES - 37 * seed % 192)
 
 
 def loud(seed: int, b: int) -> _mla_pool.Part:
     """A key in eight weighs as much as an ordinary one, the others 2^-11 of it: what rounds in a slot is not lost in the sum of the slots."""
     q = _mla_pool.asked(403 + 12 * seed, b, 2.0)
     q[..., 176] = values(-112)
-    table = 12 + hashed(404 + 12 * seed, (b, PAGES)) % 2
-    return q, table, _mla_pool.lengths(405 + 12 * seed, b, 129, 512)
+    return tied(q, 12 + hashed(404 + 12 * seed, (8,)) % 2, 193 + 37 * seed % 320)
 
 
 def opposed(seed: int, b: int) -> _mla_pool.Part:

@@ -172,9 +172,9 @@ def cases() -> Iterator[Case]:
 def pool(seed: int, form: str) -> dict:
     """Rows of two heads: of many candidates those that show a probability, or a latent, next to a tie, where a last bit moved anywhere shows."""
     if form == "mma":
-        near = [nearest(part, "S5.div", form) for part in (_mla_pool.probing(seed, 256), _mla_splits.long(seed, 96), _mla_splits.loud(seed, 384))]
-        near += [nearest(_mla_pool.tiny(seed, 128), "S6.tree", form), _mla_splits.opposed(seed, 8)]
-        return _mla_splits.candidates(*near, _mla_pool.stairs(seed, 24), _mla_pool.cancelling(seed, 24))
+        near = [_mla_splits.short(seed, 24576), _mla_splits.loud(seed, 24576), _mla_splits.long(seed, 4096)]
+        others = [nearest(_mla_pool.tiny(seed, 128), "S6.tree", form), _mla_splits.opposed(seed, 8)]
+        return _mla_splits.candidates(*near, *others, _mla_pool.stairs(seed, 24), _mla_pool.cancelling(seed, 24))
     near = [nearest(_mla_pool.probing(seed, 1536), "S5.div"), nearest(_mla_pool.tiny(seed, 512), "S6.chain_fma")]
     return _mla_pool.candidates(*near, _mla_pool.stairs(seed, 64), _mla_pool.cancelling(seed, 64))
 
