@@ -102,7 +102,7 @@ def test_goldens_of_forms(tmp_path):
     assert any(line.endswith("(early/S2.bf:flushed)") for line in unseen) and any(line.endswith("(late/S3.bf:flushed)") for line in unseen)
     assert any(line.endswith("(late/S3.bf:flushed)") for line in complaints(kernel, goldens[:3])), "the other form's golden does not count"
     before = {path.name: path.read_bytes() for path in (tmp_path / "forms").iterdir()}
-    regenerate(forms(pool=lambda seed: form_pool(seed + 100)), tmp_path, quiet)
+    regenerate(forms(pool=lambda seed, form: form_pool(seed + 100, form)), tmp_path, quiet)
     assert {path.name: path.read_bytes() for path in (tmp_path / "forms").iterdir()} == before
 
 

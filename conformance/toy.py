@@ -116,6 +116,6 @@ def form_inputs(form: str, rows: int = 2) -> dict:
     return {"x": x, "big": values([0, 0, 1, 0.5]), "t": np.arange(rows, dtype=np.int32) % 4, "s": 0.75, "form": form}
 
 
-def form_pool(seed: int) -> dict:
+def form_pool(seed: int, form: str) -> dict:
     x = np.concatenate([spread(seed, (8, 16, 8), -4, 4), spread(seed + 50, (8, 16, 8), -127, -125)])
     return {"x": x, "big": values([0, 0, 1, 0.5]), "t": np.arange(16, dtype=np.int32) % 4, "s": 0.75}
