@@ -4,10 +4,14 @@ import ctypes
 
 import pytest
 
+import goldens
 from conformance import device, offsets
 from conformance.fixtures import CANNOT
 from conformance.plugin import report_finding, unmet
+from goldens.search import shows, smallest_first
 from kernels_cuda import build
+from references.contract import Kernel
+from references.contract.mistakes import mistakes
 
 
 @pytest.mark.gate("device")
@@ -37,6 +41,15 @@ def test_offsets_past_32_bits(check, gpu):
         assert gpu.call(check) == []
 
 
+@pytest.mark.parametrize("plant", PLANTS, ids=[f"{name}/{k}" for name, k in PLANTS])
+def test_planted_is_visible(plant):
+    """On any machine: the mistake that the plant claims to be moves a golden. (Building it and comparing its bits takes a GPU.)"""
+    name, k = plant
+    kernel, pair = Kernel.load(name), build.planted(name)[k]
+    stored = smallest_first(goldens.load(name, case) for case in goldens.case_names(name))
+    assert any(shows(kernel, golden, m) for golden in stored for m in mistakes(kernel, [golden.inputs]) if m.among([pair])), pair
+
+
 def test_refusals(kernel_name, gpu):
     """A bad argument comes back as an error that names it, before any launch."""
     with unmet(kernel_name, *CANNOT):
@@ -56,8 +69,6 @@ def test_refusals_are_seen():
         def land(p, off, n, o, b, split_k, nt, form, stream):
             checks = (p.value, off.value >= 0, n.value >= 0, o.value, b.value >= 0, split_k.value >= 0, nt.value >= 0, form.value < 2)
             return next((-position for position, fine in enumerate(checks, 1) if not fine), 0)
-
-    from references.contract import Kernel
 
     kernel = Kernel.load("land")
     assert device.accepted(kernel, Right) == []
