@@ -4,7 +4,6 @@
 
 static const int kScalar = 256, kThreads = 224;  // 4 blocks of 224 threads are the 7168 columns
 static const int kMost = 256;                    // candidates whose weights a block holds
-static const unsigned kWarp = 0xffffffffu;
 
 __device__ __forceinline__ float power(float score, float mx) { return expf(__fsub_rn(score, mx)); }  // S2
 __device__ __forceinline__ float weight(float e, float den) {

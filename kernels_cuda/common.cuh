@@ -10,12 +10,28 @@
 
 typedef __nv_bfloat16 bf16;
 
+static const unsigned kWarp = 0xffffffffu;  // all lanes
+static const float kLog2e = 0x1.715476p+0f;
+
 // A landing: f32 -> bf16, nearest even, every NaN 0x7fff. Widening is exact.
 __device__ __forceinline__ bf16 bf(float x) { return __float2bfloat16_rn(x); }
 __device__ __forceinline__ float f(bf16 x) { return __bfloat162float(x); }
 
+// Landings go in pairs: a lone conversion takes the special-function unit, a packed one does not.
+__device__ __forceinline__ uint32_t land_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
 // An f32 as it is stored: every NaN 0x7fffffff.
 __device__ __forceinline__ float nan32(float x) { return x == x ? x : __int_as_float(0x7fffffff); }
+
+// 2^x.
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // sigmoid(x) = 1 / (1 + exp(0 - x)), IEEE division.
 __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(__fsub_rn(0.0f, x)))); }

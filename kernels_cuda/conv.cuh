@@ -14,11 +14,6 @@ struct alignas(C == 8 ? 16 : 4) Channels {
 __device__ __forceinline__ float low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000); }
 
-// Landings go in pairs: a lone conversion takes the special-function unit, a packed one does not.
-__device__ __forceinline__ uint32_t land_pair(float a, float b) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
 template <int C>
 __device__ __forceinline__ Channels<C> landed(const Channels<C>& x) {
   Channels<C> out;

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     take_registers<240>();
     const int first = (threadIdx.x - kCopiers) / 32 * 16;
     const bool leader = threadIdx.x % 32 == 0;
-    const float c = __fmul_rn(scale, 0x1.715476p+0f);  // S1
+    const float c = __fmul_rn(scale, kLog2e);  // S1
     Queries mine(n, at, first);
     float s[64], alpha[2];
     uint32_t p[32];
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   PaddedShared& shared = *reinterpret_cast<PaddedShared*>(raw);
   const Work at(n, group);
   const int first = threadIdx.x / 32 * 16, tiles = n.tiles(at.block);
-  const float c = __fmul_rn(scale, 0x1.715476p+0f);  // S1
+  const float c = __fmul_rn(scale, kLog2e);  // S1
   Queries mine(n, at, first);
   const int lane = mine.lane;
   const int64_t stride = (int64_t)n.h * kQk, column = at.head * kQk;

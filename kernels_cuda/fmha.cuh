@@ -27,16 +27,6 @@ struct Work {
   }
 };
 
-__device__ __forceinline__ float ex2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ uint32_t pair(float low, float high) {
-  const __nv_bfloat162 landed = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&landed);
-}
-
 // What a thread keeps of its two queries, `row` and row + 8 of the block: both forms hold scores and outputs in the fragments of the tensor core,
 // element 4i + 2r + e being column 8i + 2 (lane % 4) + e of query r.
 struct Queries {
@@ -85,7 +75,7 @@ struct Queries {
   // The weights of keys 16k .. 16k + 15 are registers 4k .. 4k + 3: the first operand of a product.
   __device__ __forceinline__ void land(const float (&s)[64], uint32_t (&p)[32], const Sizes& n, const Work& at, int tile) const {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) p[i] = pair(s[2 * i], s[2 * i + 1]);  // S6
+    for (int i = 0; i < 32; ++i) p[i] = land_pair(s[2 * i], s[2 * i + 1]);  // S6
 #ifdef TRACE
     int64_t visit = tile;
     for (int block = 0; block < at.block; ++block) visit += n.tiles(block);
@@ -112,7 +102,7 @@ struct Queries {
         const float a = acc[4 * i + 2 * r], b = acc[4 * i + 2 * r + 1];
         const float x = PLANT(3, __fdiv_rn(a, divisor), __fmul_rn(a, __fdiv_rn(1.0f, divisor)));  // S9; MISTAKE 3 = S9.div:reciprocal
         const float y = PLANT(3, __fdiv_rn(b, divisor), __fmul_rn(b, __fdiv_rn(1.0f, divisor)));  // S9
-        if (wide) *reinterpret_cast<uint32_t*>(to + 8 * i) = pair(x, y);
+        if (wide) *reinterpret_cast<uint32_t*>(to + 8 * i) = land_pair(x, y);
         else to[8 * i] = bf(x), to[8 * i + 1] = bf(y);
       }
     }

@@ -5,7 +5,6 @@
 
 static const int kWidth = 128;                  // columns of a head, and rows of its state
 static const int kState = kWidth * kWidth;      // elements of a head's state, S[v][k]
-static const unsigned kWarp = 0xffffffffu;
 
 // tree(64, 32, ..., 1): the offsets 64 and 32 lie within a lane.
 __device__ __forceinline__ float tree128(const float (&x)[4]) {

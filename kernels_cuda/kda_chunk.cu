@@ -74,10 +74,7 @@ template <bool vector>
 __device__ __forceinline__ void store_output(const Segment& s, bf16 (&o)[kTile][kTile + 8], const float (*a)[4], int64_t h, int64_t tile, int first,
                                              int lane) {
   uint32_t landed[4];
-  for (int i = 0; i < 4; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(a[i % 2][i / 2 * 2], a[i % 2][i / 2 * 2 + 1]);  // S11
-    landed[i] = *reinterpret_cast<const uint32_t*>(&pair);
-  }
+  for (int i = 0; i < 4; ++i) landed[i] = land_pair(a[i % 2][i / 2 * 2], a[i % 2][i / 2 * 2 + 1]);  // S11
   store_fragments_transposed(&o[lane / 8 % 2 * 8 + lane % 8][lane / 16 * 8], landed);
   __syncwarp();
   const int64_t token = tile * kTile + lane / 2;

@@ -7,7 +7,6 @@
 static const int kTile = 16, kHead = 128;         // tokens of a tile; columns of a head, and rows of its state
 static const int kKeepers = 256, kMakers = 256;   // threads
 static const int kAll = kKeepers + kMakers;
-static const float kLog2e = 0x1.715476p+0f;
 static const int kFull = 1, kEmpty = 3, kMade = 5;  // named barriers; of the first two one for each stage
 
 struct Segment {
@@ -44,18 +43,10 @@ struct Shared {
 __device__ __forceinline__ void barrier_sync(int which, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(threads) : "memory"); }
 __device__ __forceinline__ void barrier_arrive(int which, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(which), "r"(threads) : "memory"); }
 
-__device__ __forceinline__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Two f32 as two pairs of pieces: hi = bf(x), lo = bf(x - hi).
 __device__ __forceinline__ void cut(float x, float y, uint32_t& hi, uint32_t& lo) {
-  const __nv_bfloat162 high = __floats2bfloat162_rn(x, y);
-  hi = *reinterpret_cast<const uint32_t*>(&high);
-  const __nv_bfloat162 low = __floats2bfloat162_rn(__fsub_rn(x, __uint_as_float(hi << 16)), __fsub_rn(y, __uint_as_float(hi & 0xffff0000u)));
-  lo = *reinterpret_cast<const uint32_t*>(&low);
+  hi = land_pair(x, y);
+  lo = land_pair(__fsub_rn(x, __uint_as_float(hi << 16)), __fsub_rn(y, __uint_as_float(hi & 0xffff0000u)));
 }
 __device__ __forceinline__ void cut8(const float (&x)[8], bf16* hi, bf16* lo) {
   uint4 h, l;
@@ -197,8 +188,8 @@ __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& 
     float kd[8], qd[8], ku[8], kl[8], last[8];
     for (int i = 0; i < 8; ++i) {
       const float c = shared.c[row][column + i];
-      const float e = power_of_two(__fmul_rn(c, kLog2e)), u = power_of_two(__fmul_rn(c, -kLog2e));  // S6
-      last[i] = power_of_two(__fmul_rn(shared.c[kTile - 1][column + i], kLog2e));
+      const float e = ex2(__fmul_rn(c, kLog2e)), u = ex2(__fmul_rn(c, -kLog2e));  // S6
+      last[i] = ex2(__fmul_rn(shared.c[kTile - 1][column + i], kLog2e));
       kd[i] = __fmul_rn(kn[i], e), qd[i] = __fmul_rn(qn[i], e), ku[i] = __fmul_rn(kn[i], u);  // S6
       const float left = __fmul_rn(ku[i], last[i]);                            // S6
       kl[i] = PLANT(1, left, f(bf(left)));                                     // MISTAKE 1 = S6.mul#4:landed

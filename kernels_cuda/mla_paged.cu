@@ -4,7 +4,6 @@
 
 static const int kThreads = 128, kWarps = 4, kPage = 64, kLatent = 512, kRow = 576, kNope = 128, kQuery = 192, kValue = 128;
 static const float kLowest = -0x1.fffffep+127f;  // below every finite score, and finite
-static const unsigned kAll = 0xffffffffu;
 
 __device__ alignas(16) const bf16 zero_row[kRow] = {};  // what a negative page reads as
 
@@ -38,7 +37,7 @@ __device__ __forceinline__ float2 pair(const bf16* p) {
 // The sum of the block's terms, to every thread: down(16..1) a warp, then the warps' sums ascending.
 __device__ __forceinline__ float block_sum(float term) {
   __shared__ float sums[kWarps];
-  for (int offset = 16; offset >= 1; offset /= 2) term = __fadd_rn(term, __shfl_down_sync(kAll, term, offset));
+  for (int offset = 16; offset >= 1; offset /= 2) term = __fadd_rn(term, __shfl_down_sync(kWarp, term, offset));
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = term;
   __syncthreads();
   float total = 0.0f;
@@ -49,7 +48,7 @@ __device__ __forceinline__ float block_sum(float term) {
 
 __device__ __forceinline__ float block_max(float term) {
   __shared__ float largest[kWarps];
-  for (int offset = 16; offset >= 1; offset /= 2) term = fmaxf(term, __shfl_xor_sync(kAll, term, offset));
+  for (int offset = 16; offset >= 1; offset /= 2) term = fmaxf(term, __shfl_xor_sync(kWarp, term, offset));
   if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = term;
   __syncthreads();
   for (int warp = 0; warp < kWarps; ++warp) term = fmaxf(term, largest[warp]);
@@ -178,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) two_pass(Paged a) {
         const float s = PLANT(1, __fmaf_rn(q[k].x, x.x, y), __fadd_rn(__fmul_rn(q[k].x, x.x), y));  // S2
         dot = __fadd_rn(dot, s);  // S2; MISTAKE 1 = two_pass/S2.warp_dot.fma:unfused
       }
-      for (int offset = 16; offset >= 1; offset /= 2) dot = __fadd_rn(dot, __shfl_down_sync(kAll, dot, offset));  // S2
+      for (int offset = 16; offset >= 1; offset /= 2) dot = __fadd_rn(dot, __shfl_down_sync(kWarp, dot, offset));  // S2
       if (lane == 0) p[i] = score(a, first + i, dot);
     }
     __syncthreads();

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kWarps * 32) route(const int32_t* ids, const S
   for (int first = 0; first < entries; first += kWarps * 32) {
     const int i = first + threadIdx.x;
     const bool mine = i < entries && n.local(ids[i]) == expert;
-    const unsigned among = __ballot_sync(0xffffffffu, mine);
+    const unsigned among = __ballot_sync(kWarp, mine);
     if (lane == 0) counted[warp] = __popc(among);
     __syncthreads();
     int row = next + __popc(among & ((1u << lane) - 1));
@@ -66,7 +66,7 @@ template <int tag, int per>
 __device__ __forceinline__ void quantise(const float (&x)[per], int64_t index, bf16* to) {
   float largest = 0.0f;
   for (int i = 0; i < per; ++i) largest = fmaxf(largest, fabsf(x[i]));
-  for (int offset = 16; offset; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+  for (int offset = 16; offset; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, offset));
   const uint32_t up = PLANT(1, 0x7fffff, tag == 2 ? 0 : 0x7fffff);   // MISTAKE 1 = S2.quant.round_up_pow2:rounded_down
   const float scale = __uint_as_float((__float_as_uint(__fdiv_rn(fmaxf(largest, 1e-10f), 448.0f)) + up) & 0x7f800000);
 #pragma unroll

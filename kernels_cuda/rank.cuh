@@ -2,7 +2,6 @@
 #pragma once
 #include "common.cuh"
 
-static const unsigned kWarp = 0xffffffffu;
 static const unsigned kNaNKey = 0xffffffffu;  // above all others; 0 is below all others, and no value's
 
 // -0 has the key of +0.
