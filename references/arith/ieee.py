@@ -154,6 +154,3 @@ def fma(a, b, c) -> np.ndarray:
 def fma_rm(a, b, c) -> np.ndarray:
     """a * b + c rounded once to f32, toward -inf (PTX `fma.rm.f32`)."""
     return _fma_rm(operand(a), operand(b), operand(c))
-
-
-fma_rn = fma

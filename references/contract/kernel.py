@@ -104,7 +104,7 @@ def stored(result: np.ndarray, dtype: str) -> np.ndarray:
 class Kernel:
     """One kernel as its module states it.
 
-    name:        the stem shared by references/, kernels_cuda/ and goldens/
+    name:         the stem shared by references/, kernels_cuda/ and goldens/
     independents: the sizes along which results do not influence each other; searches keep single slices of each
     blind:        mistakes that no golden can see, each with the reason
     inplace:      outputs that may lie where an input does, with that input
