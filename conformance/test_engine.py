@@ -96,6 +96,11 @@ def test_a_nan_logit_is_reported(model):
         engine.greedy(ids, 1)
 
 
+def test_an_empty_slot_is_not_released(model):
+    with pytest.raises(ValueError, match="slot must be a live one of .*, got 0"):
+        Engine(model, slots=1).release(0)
+
+
 def test_a_slot_begins_empty(model):
     """C22: whatever its last tenant left."""
     fresh, used = Engine(model, slots=1), Engine(model, slots=1)

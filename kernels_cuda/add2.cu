@@ -3,12 +3,8 @@
 #include "elementwise.cuh"
 
 struct Add2 {
-  // The two mistakes: the f32 sum is taken toward zero, so that cutting it is one truncation; a result without an exponent becomes zero.
+  // A mistake: the f32 sum is taken toward zero, so that cutting it is one truncation.
   static __device__ __forceinline__ bf16 truncated(bf16 a, bf16 b) { return __float2bfloat16_rz(__fadd_rz(f(a), f(b))); }
-  static __device__ __forceinline__ bf16 flushed(bf16 sum) {
-    const unsigned short bits = __bfloat16_as_ushort(sum);
-    return bits & 0x7f80 ? sum : __ushort_as_bfloat16(bits & 0x8000);
-  }
   static __device__ __forceinline__ bf16 one(bf16 a, bf16 b, int64_t) {
     const bf16 sum = PLANT(1, __hadd_rn(a, b), truncated(a, b));  // S1  MISTAKE 1 = S1.hadd:truncated
     return PLANT(2, sum, flushed(sum));                           // S1  MISTAKE 2 = S1.hadd:flushed

@@ -4,11 +4,6 @@
 
 static const int kWidth = 128, kThreads = 256;
 
-// A landing that has no exponent becomes zero.
-__device__ __forceinline__ bf16 flushed(bf16 x) {
-  const unsigned short bits = __bfloat16_as_ushort(x);
-  return bits & 0x7f80 ? x : __ushort_as_bfloat16(bits & 0x8000);
-}
 __device__ __forceinline__ bf16 finalized(float acc) {
   const bf16 o = PLANT(1, bf(acc), __float2bfloat16_rz(acc));  // S1  MISTAKE 1 = S1.bf:truncated
   return PLANT(2, o, flushed(o));                              // S1  MISTAKE 2 = S1.bf:flushed

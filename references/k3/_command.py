@@ -21,6 +21,8 @@ def backend(text: str) -> Backend:
         raise ValueError(f"kernels must be emulator or cuda, with +KERNEL=MISTAKE for each planted one, got {text!r}")
     if kind == "emulator":
         return Emulators(mistakes)
+    if not all(number.isdecimal() for number in mistakes.values()):
+        raise ValueError(f"a mistake of cuda must be the number it has in the .cu, got {text!r}")
     from references.k3.device import Cuda
 
     return Cuda({kernel: int(number) for kernel, number in mistakes.items()})

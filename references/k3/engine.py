@@ -48,6 +48,8 @@ class Engine:
         self.live.add(slot)
 
     def release(self, slot: int) -> None:
+        if slot not in self.live:
+            raise ValueError(f"slot must be a live one of {sorted(self.live)}, got {slot}")
         self.live.remove(slot)
         self.pages.release(slot)
 
