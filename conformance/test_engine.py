@@ -97,7 +97,7 @@ def test_a_nan_logit_is_reported(model):
 
 
 def test_an_empty_slot_is_not_released(model):
-    with pytest.raises(ValueError, match="slot must be a live one of .*, got 0"):
+    with pytest.raises(ValueError, match=r"slot must be a live one of .*, got 0"):
         Engine(model, slots=1).release(0)
 
 
