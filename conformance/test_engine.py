@@ -134,3 +134,18 @@ def test_a_mixture_runs_the_kernels_it_names():
     got = engine.step({0: 3})[0]
     assert got.dtype == BF16 and np.array_equal(got.view(np.uint16), want.step({0: 3})[0].view(np.uint16))
     assert {*ran["other"]} == {"land", "kda_core"} and not {"land", "kda_core"} & {*ran["base"]}
+
+
+def test_a_pool_without_room_changes_nothing(model):
+    """Two sequences of 64 rows and one page left: neither is fed; a prompt of three pages is not begun."""
+    engine = Engine(model, 2, pool=3)
+    for slot in range(2):
+        engine.prefill(slot, [1] * 64)
+    before = engine.pages.table.copy(), engine.pages.length.copy(), engine.state.parity
+    with pytest.raises(ValueError, match=r"rows of slots \[0, 1\] need 2 more pages, 1 of 3 are free"):
+        engine.step({0: 1, 1: 1})
+    assert all(map(np.array_equal, (engine.pages.table, engine.pages.length, engine.state.parity), before))
+    engine.release(0)
+    with pytest.raises(ValueError, match=r"rows of slots \[0\] need 3 more pages, 2 of 3 are free"):
+        engine.prefill(0, [1] * 129, cap=64)
+    assert engine.live == {1} and not engine.pages.length[0]

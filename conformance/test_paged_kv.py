@@ -51,7 +51,7 @@ def test_pages_are_handed_out_in_order_and_come_back():
     "rows, free, said",
     [
         (193, None, r"rows must fit the 3 pages of slot 0, got 0 \+ 193"),
-        (129, [1, 0], "rows of slot 0 need 3 more pages, 2 of 2 are free"),
+        (129, [1, 0], r"rows of slots \[0\] need 3 more pages, 2 of 2 are free"),
         (1, [1, 1], r"free must hold each of 2 pages once, got \[1, 1\]"),
     ],
 )

@@ -42,10 +42,13 @@ class Engine:
 
     def admit(self, slot: int) -> None:
         """An empty sequence, whatever the slot held before."""
-        if not 0 <= slot < self.slots or slot in self.live:
-            raise ValueError(f"slot must be a free one of {self.slots}, got {slot}")
+        self._check_free(slot)
         self.state.clear(slot)
         self.live.add(slot)
+
+    def _check_free(self, slot: int) -> None:
+        if not 0 <= slot < self.slots or slot in self.live:
+            raise ValueError(f"slot must be a free one of {self.slots}, got {slot}")
 
     def release(self, slot: int) -> None:
         if slot not in self.live:
@@ -63,6 +66,7 @@ class Engine:
         if graph and not hasattr(self.model.backend, "capture"):
             raise ValueError("graph must be False where kernels are emulated, got True")
         b = self._bucket(tokens, bucket or 1)
+        self.pages.check(dict.fromkeys(tokens, 1))
         self._fill(tokens, b)
         parity, self.state.parity = self.state.parity, 1 - self.state.parity
         return self._replayed(b, parity) if graph else self._decode(b, parity, watch)
@@ -118,6 +122,8 @@ class Engine:
         if not tokens:
             raise ValueError("tokens must be at least one, got none")
         self._check(tokens)
+        self._check_free(slot)
+        self.pages.check({slot: len(tokens)})
         self.admit(slot)
         backend, state = self.model.backend, State.zeros(self.model.config, self.model.backend, 1)
         start = 0

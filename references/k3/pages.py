@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,19 +25,29 @@ class Pages:
         self.table = np.full((slots, pages), UNMAPPED, np.int32)
         self.length = np.zeros(slots, np.int32)  # rows of each slot
 
+    def check(self, rows: Mapping[int, int]) -> None:
+        """ValueError, with nothing changed, where the tables or the pool have no room for so many more rows of each slot."""
+        for slot, count in rows.items():
+            if self._needed(slot, count) > self.table.shape[1]:
+                raise ValueError(f"rows must fit the {self.table.shape[1]} pages of slot {slot}, got {self.length[slot]} + {count}")
+        more = sum(self._needed(slot, count) - self._held(slot) for slot, count in rows.items())
+        if more > len(self.free):
+            raise ValueError(f"rows of slots {sorted(rows)} need {more} more pages, {len(self.free)} of {self.pool} are free")
+
     def append(self, slot: int, rows: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Page and row in it, int64 [rows] each, of the slot's next rows. ValueError where its table or the pool is full."""
+        """Page and row in it, int64 [rows] each, of the slot's next rows. ValueError as of `check`."""
+        self.check({slot: rows})
         at = self.length[slot] + np.arange(rows)
-        needed = -(-(int(self.length[slot]) + rows) // PAGE)
-        held = int(np.count_nonzero(self.table[slot] != UNMAPPED))
-        if needed > self.table.shape[1]:
-            raise ValueError(f"rows must fit the {self.table.shape[1]} pages of slot {slot}, got {self.length[slot]} + {rows}")
-        if needed - held > len(self.free):
-            raise ValueError(f"rows of slot {slot} need {needed - held} more pages, {len(self.free)} of {self.pool} are free")
-        for logical in range(held, needed):
+        for logical in range(self._held(slot), self._needed(slot, rows)):
             self.table[slot, logical] = self.free.pop(0)
         self.length[slot] += rows
         return self.table[slot, at // PAGE].astype(np.int64), (at % PAGE).astype(np.int64)
+
+    def _needed(self, slot: int, rows: int) -> int:
+        return -(-(int(self.length[slot]) + rows) // PAGE)
+
+    def _held(self, slot: int) -> int:
+        return int(np.count_nonzero(self.table[slot] != UNMAPPED))
 
     def release(self, slot: int) -> None:
         self.free += [int(page) for page in self.table[slot] if page != UNMAPPED]
