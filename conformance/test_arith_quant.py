@@ -69,14 +69,14 @@ def test_quant_scales():
     assert np.array_equal(Q.round_up_pow2(exact), exact)
 
 
-def test_c39_fp8_saturates():
+def test_fp8_saturates():
     x = np.array([448, 464, 464.0001, 465, 1e9, np.inf])
     assert np.all(Q.e4m3_encode(x) == 0x7E) and np.all(Q.e4m3_encode(-x) == 0xFE)
     assert np.all(Q.e4m3_encode(np.array([np.nan, -np.nan])) == 0x7F)
     assert np.any(x.astype(ml_dtypes.float8_e4m3fn).view(np.uint8) != 0x7E)  # the trap: ml_dtypes makes these NaN
 
 
-def test_c41_nibbles_are_pairs():
+def test_nibbles_are_pairs():
     code = np.tile(np.arange(16, dtype=np.uint8), 2)
     pairs = Q.e2m1_pack(code)
     assert pairs.tolist() == [0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE] * 2

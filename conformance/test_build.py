@@ -42,7 +42,7 @@ def compiler(plan, folder):
     (folder / plan.library.name).write_bytes(plan.source.read_bytes())
 
 
-# The key of the cache is the content (C58)
+# The key of the cache is the content
 
 
 @pytest.mark.parametrize("file, old, new", [("toy.cu", "256", "128"), ("toy.cuh", "reciprocal", "flushed")])
@@ -73,7 +73,7 @@ def test_same_content_is_cached_whatever_its_time(plan):
     assert not build.build(again(plan), compiler)
 
 
-# Many workers, one build (C59)
+# Many workers, one build
 
 
 def test_eight_processes_build_once(plan):

@@ -132,7 +132,7 @@ def remembered():
 TOKENS = [
     pytest.param([9] * 8, id="equal"),
     pytest.param([9, 1, 30, 2, 17, 1, 5, 21], id="unequal"),
-    pytest.param([0, 9, 4, 0, 0, 11, 6, 0], id="empty"),  # C10: a rank owning no tokens
+    pytest.param([0, 9, 4, 0, 0, 11, 6, 0], id="empty"),  # a rank owning no tokens
     pytest.param([140, 3, 131, 20, 7], id="several_tiles"),
     pytest.param([0, 0, 0, 12], id="only_the_last"),
     pytest.param([12], id="alone"),

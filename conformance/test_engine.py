@@ -102,7 +102,7 @@ def test_an_empty_slot_is_not_released(model):
 
 
 def test_a_slot_begins_empty(model):
-    """C22: whatever its last tenant left."""
+    """Whatever its last tenant left."""
     fresh, used = Engine(model, slots=1), Engine(model, slots=1)
     fresh.admit(0)
     used.admit(0)

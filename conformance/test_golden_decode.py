@@ -51,7 +51,7 @@ def test_04_gemm_of_another_order(on, transport, reported):
 
 @both_transports
 def test_05_graphs_equal_eager(gpu, transport):
-    """One sequence, and sequences that come and go beneath a graph of four rows (C32)."""
+    """One sequence, and sequences that come and go beneath a graph of four rows."""
     assert gpu.call(steps.replayed, "cuda", transport) == []
     assert gpu.call(steps.beside, "cuda", transport, STAGGERED, 4, True) == []
 

@@ -65,7 +65,7 @@ def test_refusals(message):
 
 
 def test_far_pages_have_the_bits_of_near_ones():
-    """C21: the same rows whether their page lies 2.4e9 elements into the pool or at its start."""
+    """The same rows whether their page lies 2.4e9 elements into the pool or at its start."""
     far = next(case for case in GATHER.cases() if case.name == "far").make()
     used = [far["cache"][far["layer_offset"] + page * far["page_stride"] :][:PAGE_ELEMENTS] for page in (3, 0)]
     near = far | {"cache": np.concatenate(used), "table": np.array([[0, 1]], np.int32), "start": far["start"][:1], "layer_offset": 0,

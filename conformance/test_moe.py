@@ -21,7 +21,7 @@ def rows_of(inputs: dict, order) -> dict:
 
 @TRANSPORTS
 def test_order_and_company_of_tokens(transport):
-    """C17: reversed, cut and alone, a token has its bits; so no rank and no neighbour is in them."""
+    """Reversed, cut and alone, a token has its bits; so no rank and no neighbour is in them."""
     inputs = mixture(33, 3, 4)
     whole = transport.emulate(**inputs)
     assert same_bits(transport.emulate(**rows_of(inputs, slice(None, None, -1))), whole[::-1].copy())
@@ -38,7 +38,7 @@ def test_rows_in_order_are_seen():
 
 @TRANSPORTS
 def test_poisoned_neighbours(transport):
-    """C42: only the tokens that hold NaN, infinity or 3e38 are any different."""
+    """Only the tokens that hold NaN, infinity or 3e38 are any different."""
     inputs, others = poisoned(), [0, 3, 4, 6, 7]
     clean = inputs | {"x": mixture(8, 2, 2)["x"]}
     poison, fine = transport.emulate(**inputs), transport.emulate(**clean)
@@ -91,7 +91,7 @@ def test_scales_that_no_quotient_moves():
      ({"w13": periodic(1, (2, 250, 64))}, "w13|s13|rows13"), ({"x": mixture(6, 1, 2, h=96)["x"]}, "w2|h ==")],
 )
 def test_refused(transport, wrong, said):
-    """C42: f32 scales are no e8m0. An expert's last free place may be taken, and no more."""
+    """F32 scales are no e8m0. An expert's last free place may be taken, and no more."""
     inputs = mixture(6, 1, 2) | {"ids": np.full((6, 1), 9, np.int32)}
     transport.emulate(**inputs | {"cap": 6})
     with pytest.raises(ValueError, match=said):

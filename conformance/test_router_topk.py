@@ -31,7 +31,7 @@ def test_top_is_the_scan(experts, k):
 
 
 def test_below_the_mask_the_scan_repeats_a_winner():
-    """There ids are distinct all the same (C36), the lowest first among equals."""
+    """There ids are distinct all the same, the lowest first among equals."""
     inputs = next(case for case in router_topk.cases() if case.name == "below_mask").make()
     ids, _ = router_topk.emulate(**inputs)
     for row, biased in zip(ids, add(sigmoid(inputs["s"]), inputs["bias"]), strict=True):

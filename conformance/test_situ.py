@@ -1,4 +1,4 @@
-"""situ: saturation (C50), and the two functions of one bf16 whose tables the current form keeps."""
+"""situ: saturation, and the two functions of one bf16 whose tables the current form keeps."""
 
 import numpy as np
 import pytest

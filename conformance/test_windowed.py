@@ -74,7 +74,7 @@ def test_windows_that_are_not_the_past():
             windowed(emulators, q, k, v, SCALE, windows)
 
 
-# Windows without a key (C09, C10, C13)
+# Windows without a key
 
 
 def merged(windows, run=emulators):
@@ -102,7 +102,7 @@ def test_an_empty_window_changes_no_bit():
 
 
 def test_rows_without_a_key_do_not_depend_on_their_place():
-    """C13: masked rows first, in the middle or last; the live rows keep their bits."""
+    """Masked rows first, in the middle or last; the live rows keep their bits."""
     windows, nothing = windows_and_nothing()
     want = merged(windows)
     for masked in ([0, 1], [2, 3], [4, 5]):

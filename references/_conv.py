@@ -59,7 +59,7 @@ def subnormal() -> Channels:
 
 
 def special() -> Channels:
-    """C52's payloads; an overflow in the landing, in a product, in the sum; inf - inf; inf * 0; silu of -inf."""
+    """NaN payloads that truncation would lose; an overflow in the landing, in a product, in the sum; inf - inf; inf * 0; silu of -inf."""
     p = from_bits([0x7F80_0001, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7F7F_FFFF, 0x7F7F_8000, *[0x3F80_0000] * 3], F32)
     last = from_bits([0x0000, 0x0000, 0x0000, 0xFF80, 0x0000, 0x7F7F, 0x0000, 0x7F80, 0xFF80, 0x7FC0])
     taps = values([[0, 0, 1, 1]] * 7 + [[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1]], F32)

@@ -120,7 +120,7 @@ def special() -> dict:
 
 
 def contracted() -> dict:
-    """C46: two equal columns whose states cancel in the prediction and are, but for the sign, the rounded product of update and key: fused, the
+    """Two equal columns whose states cancel in the prediction and are, but for the sign, the rounded product of update and key: fused, the
     rounding error remains; unfused, nothing does. A third key takes the prediction's error to a state of 0."""
     inputs = still(1, 1)
     inputs["k"][..., :2], inputs["k"][..., 2], inputs["beta"][...] = 1, 0.0625, 0.40625

@@ -113,11 +113,11 @@ def cases() -> Iterator[Case]:
     yield Case("ragged", "rows of 129, 1, 200 and 64 keys; the table's tails name no page", lambda: drawn([129, 1, 200, 64], tail=2**31 - 1))
     yield Case("in_order", "three pages, one after the other", lambda: permuted([0, 1, 2]))
     yield Case("shuffled", "the same rows in pages 2, 0, 1 of the pool: the same outputs", lambda: permuted([2, 0, 1]))
-    yield Case("dead_rows", "the last page's rows past a context of 77 are NaN (C01)", lambda: poisoned(np.nan))
-    yield Case("no_page", "pages of -1 first, inside and last among pages of live keys; page 0 is NaN (C03)", no_page,
+    yield Case("dead_rows", "the last page's rows past a context of 77 are NaN", lambda: poisoned(np.nan))
+    yield Case("no_page", "pages of -1 first, inside and last among pages of live keys; page 0 is NaN", no_page,
                ("S2.paged:page_zero", "S2.paged:last_page", "S2.paged:left_out"))
     yield Case("no_page_at_all", "nothing but pages of -1: every score 0, every output +0", lambda: drawn([130], table=[[-1, -1, -1]]))
-    yield Case("uniform", "13 keys of one score (C08): each weighs 1/13, whatever lies past them",
+    yield Case("uniform", "13 keys of one score: each weighs 1/13, whatever lies past them",
                lambda: by_score([[2.0] * 13, [2.0] * 65]), ("S2.paged:whole_pages", "S2.paged:one_short"))
     yield Case("sentinel", "every key masked by value: the finite sentinel still wins over the start of the maximum",
                lambda: by_score([[SENTINEL] * 70, [SENTINEL] * 69 + [-3.0e38 // 2.0**120 * 2.0**120], [SENTINEL, 0.0] * 35]),
@@ -130,15 +130,15 @@ def cases() -> Iterator[Case]:
                ("two_pass/S7.chain_fma:unseeded", "three_sweep/S7.chain_fma:unseeded"))
     yield Case("subnormal", "scores made of subnormal products and sums by a scale of 2^120", subnormal)
     yield Case("overflow", "products past the largest f32 that only an fma can take back", overflow)
-    yield Case("layer", "a layer inside wider pages, at offsets that are no multiples of 16 bytes (C20)",
+    yield Case("layer", "a layer inside wider pages, at offsets that are no multiples of 16 bytes",
                lambda: drawn([100, 64], layer_offset=36866, page_stride=2 * PAGE_ELEMENTS + 2))
     yield Case("heads", "three heads of two rows", lambda: drawn([70, 66], heads=3))
     yield Case("any_bits", "queries and keys of every bit pattern", any_bits)
     for b in (31, 32, 33, 128):
-        yield Case(f"batch_{b}", f"the row of context_65 first among {b}: the same bits (C15)",
+        yield Case(f"batch_{b}", f"the row of context_65 first among {b}: the same bits",
                    lambda b=b: drawn([65] + [1 + 37 * i % 150 for i in range(1, b)]), large=True)
     yield Case("kimi", "96 heads of dense weights, 2000 keys", kimi, large=True)
-    yield Case("far", "pages 2.4e9 elements into a sparse pool: the offset needs more than 32 bits (C21)", far, ("S2.paged:narrow",), large=True)
+    yield Case("far", "pages 2.4e9 elements into a sparse pool: the offset needs more than 32 bits", far, ("S2.paged:narrow",), large=True)
 
 
 def drawn(context: list[int], heads: int = 1, table=None, tail: int = -1, layer_offset: int = 0, page_stride: int = PAGE_ELEMENTS) -> dict:

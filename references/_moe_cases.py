@@ -26,17 +26,17 @@ def cases(transport: str) -> Iterator[Case]:
     yield Case("window", "ids before, after and far outside the window, -1 among them, their weights NaN", window,
                ("S1.local:clamped", "S1.local:unshifted") + (("S7.choose:never",) if chain else ()))
     yield Case("none_active", "no token has an expert here: +0", none_active, ("S7.zero:minus_zero",) if chain else ())
-    yield Case("twice", "C17: a token names an expert in two slots, whose weights cancel", twice,
+    yield Case("twice", "a token names an expert in two slots, whose weights cancel", twice,
                ("S7.asc:descending", "S7.fma:unfused") if chain else ("S7.asc:descending",))
-    yield Case("nibbles", "C41: codes 0..15, 0..15 in a block, rotated from row to row", nibbles,
+    yield Case("nibbles", "codes 0..15, 0..15 in a block, rotated from row to row", nibbles,
                ("S3.mxfp4:high_first", "S3.mxfp4:halves", "S6.mxfp4:high_first", "S6.mxfp4:halves"))
     yield Case("deciding", "of all pairs of gate and up, ones whose activation lies so close to where its code turns that a last bit decides",
                deciding, ("S4.situ.sigmoid.exp:fast_exp", "S4.situ.sigmoid.div:approximate", "S4.situ.div#2:reciprocal", "S4.situ.bf:half_away"))
     yield Case("scales", "weight scales of 2^-127 to 2^125: subnormal weights, infinite sums, infinite activations", scales)
     yield Case("codes", "groups of zeros, of subnormals, at 448 and above it, and spread over 20 binades", codes,
                ("S2.quant:without_floor", "S2.quant.round_up_pow2:rounded_down", "S2.quant.e4m3:no_subnormals", "S2.quant.e4m3:ties_away"))
-    yield Case("special", "C39: NaN, infinities and the largest bf16, each in a token of its own", special)
-    yield Case("poisoned", "C42: neighbours in a tile, and tokens of no expert, that hold NaN and 3e38", poisoned)
+    yield Case("special", "NaN, infinities and the largest bf16, each in a token of its own", special)
+    yield Case("poisoned", "neighbours in a tile, and tokens of no expert, that hold NaN and 3e38", poisoned)
     yield Case("many_groups", "several groups along both products, sized apart", many_groups,
                ("S2.upcast:next_scale", "S2.upcast:one_scale", "S3.mxfp4:next_block", "S5.upcast:next_scale", "S6.mxfp4:row_scale"))
     if not chain:

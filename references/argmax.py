@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
     yield Case("one", "a row of one logit; a lone NaN", lambda: rows([[-3.0], [np.nan], [-np.inf]]),
                ("S1.top:infinity_unfound", "S1.top:nan_largest"))
     yield Case("ties", "equal maxima: within eight neighbours, across threads, warps and rounds of a block; all equal", ties, ("S1.top:ties_last",))
-    yield Case("signed_zero", "-0 before +0 and after it, among negative logits (C51)", signed_zero, ("S1.top:by_bits", "S1.top:ties_last"))
+    yield Case("signed_zero", "-0 before +0 and after it, among negative logits", signed_zero, ("S1.top:by_bits", "S1.top:ties_last"))
     yield Case("nan", "a NaN of any sign and payload first, inside or last, beside +inf, below the maximum's place and after it", nan,
                ("S1.top:nan_skipped", "S1.top:nan_largest"))
     yield Case("infinite", "+inf twice; nothing but -inf", lambda: rows([[1, np.inf, 2, np.inf] * 4, [-np.inf] * 16]), ("S1.top:infinity_unfound",))

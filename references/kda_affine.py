@@ -85,7 +85,7 @@ def cases() -> Iterator[Case]:
     yield Case("zeros", "zeros of both signs in keys, v and gates", zeros)
     yield Case("minus_zero", "an update that underflows to -0, then a key of +0 whose d is +0 since +0 - +0 is", minus_zero,
                ("S1.zero:minus_zero", "S4.chain_fma:unseeded"))
-    yield Case("saturated", "a log decay of -5, then of 0; gates of 2^127 and infinity: finite, and the second token keeps all (C24)", saturated)
+    yield Case("saturated", "a log decay of -5, then of 0; gates of 2^127 and infinity: finite, and the second token keeps all", saturated)
     yield Case("subnormal", "subnormal gates, rates, keys, betas and updates", subnormal,
                ("S2.bf:flushed", "S2.exp:flushed", "S3.mul#2:flushed", "S5.sigmoid.div:flushed", "S6.fma:flushed"))
     yield Case("ties", "gate partials on and beside midpoints of bf16", ties, ("S2.bf:half_away", "S2.bf:truncated"))

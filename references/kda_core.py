@@ -111,16 +111,16 @@ def step(qn, kn, v, dec, beta, state, go, g2, eps):
 def cases() -> Iterator[Case]:
     yield Case("one_head", "one head of one row", lambda: _kda_inputs.usual(1, 1, 1))
     yield Case("heads", "3 rows of 5 heads: each its own decay and state", lambda: _kda_inputs.usual(2, 3, 5, rows=2))
-    yield Case("poisoned", "rows that pad the batch hold NaN, one of them in its state, too: no bit of the live row changes (C19, C32)", poisoned)
-    yield Case("fresh", "the first token of a sequence: a state of zeros (C22)", lambda: fresh(0.0))
-    yield Case("stale", "a state that was not cleared, NaN, is the caller's mistake and shows in every element (C22)", lambda: fresh(np.nan))
+    yield Case("poisoned", "rows that pad the batch hold NaN, one of them in its state, too: no bit of the live row changes", poisoned)
+    yield Case("fresh", "the first token of a sequence: a state of zeros", lambda: fresh(0.0))
+    yield Case("stale", "a state that was not cleared, NaN, is the caller's mistake and shows in every element", lambda: fresh(np.nan))
     yield Case("zeros", "zeros of both signs: sums of -0 are +0, and the sign of d is that of v - m", _kda_inputs.zeros,
                ("S8.chain_fma:unseeded", "S12.chain_fma:unseeded"))
     yield Case("ties", "gate partials, the attention and a sum of squares on and beside midpoints of bf16", _kda_inputs.landing_ties,
                ("S2.bf:half_away", "S5.bf:half_away", "S5.bf:truncated", "S12.bf:half_away", "S12.bf:truncated"))
-    yield Case("contracted", "an update that cancels against the state but for the product's rounding error (C46)", _kda_inputs.contracted,
+    yield Case("contracted", "an update that cancels against the state but for the product's rounding error", _kda_inputs.contracted,
                ("S10.fma:unfused", "S8.chain_fma:unfused_steps"))
-    yield Case("saturated", "gates of 2^127 and infinity, rates of exp(80): decays of exactly 1 and of exp(-5), finite states (C24)",
+    yield Case("saturated", "gates of 2^127 and infinity, rates of exp(80): decays of exactly 1 and of exp(-5), finite states",
                _kda_inputs.saturated)
     yield Case("subnormal", "subnormal gates, rates, states, updates, queries, keys and betas", _kda_inputs.subnormal,
                ("S4.hmul:flushed", "S5.bf:flushed", "S6.exp:flushed", "S8.mul:flushed", "S9.sigmoid.div:flushed", "S10.fma:flushed",
@@ -138,7 +138,7 @@ def cases() -> Iterator[Case]:
     yield Case("norm_zero", "an attention of zeros and eps 0: a NaN head", lambda: _kda_inputs.still(1, 1))
     yield Case("gates", "output gates of all sizes, and those whose sigmoid is subnormal", gates,
                ("S14.bf:truncated", "S14.bf:flushed", "S14.sigmoid.div:flushed"))
-    yield Case("batch", "99 rows of 2 heads: many blocks at once (C27)", lambda: _kda_inputs.usual(4, 99, 2, rows=1), large=True)
+    yield Case("batch", "99 rows of 2 heads: many blocks at once", lambda: _kda_inputs.usual(4, 99, 2, rows=1), large=True)
     yield Case("width", "the 96 heads of a row, dense states", lambda: _kda_inputs.usual(8, 1, 96, rows=128), large=True)
 
 

@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
     yield Case("zeros", "products of -0 sum to +0, which D's -0 leaves +0", zeros, ("S2.chain_matmul:from_first_product",))
     yield Case("order", "rows that cancel or hang by half an ulp: no order but the ascending one lands there", order,
                ("S2.chain_matmul:j_descending", "S2.chain_matmul:j_halves"))
-    yield Case("contracted", "products whose rounding error is all that remains (C46)", contracted, ("S2.chain_matmul:products_apart",))
+    yield Case("contracted", "products whose rounding error is all that remains", contracted, ("S2.chain_matmul:products_apart",))
     yield Case("subnormal", "products and sums below 2^-126", subnormal, ("S2.chain_matmul:flushed_sums", "S2.add:flushed"))
     yield Case("special", "a head each: infinite state, NaN in M, overflow, infinite D; of no other head a bit changes", special)
     yield Case("ranks", "7 ranks of 3 heads, dense", lambda: packages(9, 7, 3, 128), large=True)

@@ -103,7 +103,7 @@ def subnormal() -> dict:
 
 
 def special() -> dict:
-    """C52's payloads; 0x7F7F8000 is the tie between the largest bf16 and infinity."""
+    """NaN payloads that truncation or an increment would lose; 0x7F7F8000 is the tie between the largest bf16 and infinity."""
     first = [0x7F80_0001, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7F80_0000, 0x7F7F_FFFF, 0xFF7F_FFFF, 0x7F7F_8000, 0x7F7F_7FFF]
     second = [0, 0, 0, 0xFF80_0000, 0xFF80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0xFF7F_FFFF, 0, 0]
     third = [0, 0, 0, 0, 0, 0, 0xFF7F_FFFF, 0x7F7F_FFFF, 0, 0]

@@ -62,14 +62,14 @@ def emulate(acc, lse, o, lw, reset):
 
 
 def cases() -> Iterator[Case]:
-    yield Case("both_empty", "neither side has a key: acc and lse stay, however stale o is (C09)", both_empty, ("S7.choose:never",))
+    yield Case("both_empty", "neither side has a key: acc and lse stay, however stale o is", both_empty, ("S7.choose:never",))
     yield Case("empty_window", "a window without a key changes no bit, whether its o is NaN, infinite, -0 or stale; -0 in acc stays", empty_window,
                ("S7.choose:never", "S7.choose#2:never"))
     yield Case("empty_accumulator", "nothing before: the window comes back bit for bit, whatever acc holds; -0 stays", empty_accumulator,
                ("S6.choose:never", "S6.choose#2:never"))
     yield Case("reset", "NaN in acc and lse is not looked at; acc starts from +0, so -0 in the window ends as +0", lambda: reset(0.5),
                ("S1.zero:minus_zero",))
-    yield Case("reset_empty", "a first window without a key: +0 and -inf, though o, acc and lse are NaN (C09, C10)", lambda: reset(-np.inf),
+    yield Case("reset_empty", "a first window without a key: +0 and -inf, though o, acc and lse are NaN", lambda: reset(-np.inf),
                ("S7.choose:never",))
     yield Case("equal", "LSEs equal or an ulp apart: both weights are about a half", equal)
     yield Case("far", "differences of 0 .. 120 of both signs: weights shrink to subnormals and to 0 beside an acc of 2^127", far,

@@ -47,16 +47,16 @@ def emulate(cache, table, start, t, layer_offset, page_stride):
 
 def cases() -> Iterator[Case]:
     yield Case("one_row", "the last row of the second page", lambda: gather([[1, 0]], [127], 1), ("S1.cached:row_late", "S1.cached:unmapped"))
-    yield Case("padding", "a page id of -1 first, inside and last: zero rows, whatever page 0 and the last page hold (C03, C19)",
+    yield Case("padding", "a page id of -1 first, inside and last: zero rows, whatever page 0 and the last page hold",
                lambda: gather([[-1, 2, -1, 1, -1]], [60], 5 * 64 - 120), ("S1.cached:padding_read",))
     yield Case("across", "a page's last row and the next page's first, of two sequences at different rows",
                lambda: gather([[2, 0], [1, 2]], [63, 62], 3), ("S1.cached:row_late", "S1.cached:unmapped"))
     yield Case("layer", "a layer inside wider pages", lambda: gather([[2, 1]], [3], 67, layer_offset=36864, page_stride=3 * 36864),
                ("S1.cached:without_offset",))
-    yield Case("unaligned", "an offset and a stride that are no multiples of 16 bytes (C53)",
+    yield Case("unaligned", "an offset and a stride that are no multiples of 16 bytes",
                lambda: gather([[2, 1]], [40], 45, layer_offset=6, page_stride=36866), ("S1.cached:without_offset",))
     yield Case("exact_table", "as many pages as the window needs, and no row after it", lambda: gather([[0, 1]], [0], 128))
-    yield Case("far", "pages 2.4e9 elements into a sparse pool: the offset needs more than 32 bits (C21)", far, large=True)
+    yield Case("far", "pages 2.4e9 elements into a sparse pool: the offset needs more than 32 bits", far, large=True)
 
 
 def gather(table: list[list[int]], start: list[int], t: int, layer_offset: int = 0, page_stride: int = PAGE_ELEMENTS) -> dict:

@@ -15,8 +15,8 @@ S5  q, scale of act in groups of 128, as S2
 S6  out = bf(the chain of q * scale and the expert's w2 over inter)
 S7  acc = +0, acc = fma(w, out, acc) over the active slots ascending, o = bf(acc)
 
-e4m3 * 2^s and e2m1 * 2^s are exact in bf16, so an 8-bit product with a bf16 tensor core has no rounding but the chain's; C43's 13-bit
-accumulator is none of this. Scale codes above 252, which leave bf16, are refused. An activation of 1.9375 * 2^127 and more becomes
+e4m3 * 2^s and e2m1 * 2^s are exact in bf16, so an 8-bit product with a bf16 tensor core has no rounding but the chain's; the 13-bit
+accumulator of fp8 tensor cores plays no part. Scale codes above 252, which leave bf16, are refused. An activation of 1.9375 * 2^127 and more becomes
 256 * 2^120, which is infinity; an infinite one has an infinite scale, and its group is NaN; a NaN stays alone, as amax passes over it.
 A token without an active slot gets +0, whatever its weights are.
 

@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
     yield Case("every_gate", "all 65,536 gates, times 1", lambda: pair(np.broadcast_to(values(1.0), (16, 4096)).copy(), every()),
                ("S1.sigmoid:sigmoid_by_tanh", "S1.bf:half_away", "S1.bf:truncated"))
     yield Case("ties", "products of significands that are bf16 midpoints, of both signs", ties, ("S2.hmul:half_away", "S2.hmul:truncated"))
-    yield Case("saturation", "gates that land as 1, that shrink to subnormals and to 0; C49's arguments beside them", saturation)
+    yield Case("saturation", "gates that land as 1, that shrink to subnormals and to 0; arguments of -6 to -8 beside them", saturation)
     yield Case("subnormal", "gates and products below 2^-126, ties among them", subnormal, ("S1.bf:flushed", "S2.hmul:flushed"))
     yield Case("special", "NaN, infinities and zeros of both signs in both operands: inf * 0 is NaN", special)
     yield Case("patterns", "every bit pattern alike", lambda: pair(patterns(1, (16, 512)), patterns(2, (16, 512))))
