@@ -5,17 +5,7 @@ import pytest
 
 from conformance.test_faults_experts import TESTED
 from references import arith
-from references.arith import (  # noqa: F401, the latter register their faults
-    faults,
-    faults_attention,
-    faults_experts,
-    faults_gather,
-    faults_gemm,
-    faults_linear,
-    faults_paged,
-    faults_pieces,
-    faults_selection,
-)
+from references.arith import faults
 from references.arith.site import Laboratory, Visit
 from references.contract.inputs import BF16, F32, from_bits
 

@@ -11,6 +11,7 @@
 typedef __nv_bfloat16 bf16;
 
 static const unsigned kWarp = 0xffffffffu;  // all lanes
+static const int kMostShared = 227 * 1024;  // bytes of shared memory a block can have on sm_90
 static const float kLog2e = 0x1.715476p+0f;
 
 // A landing: f32 -> bf16, nearest even, every NaN 0x7fff. Widening is exact.

@@ -137,7 +137,7 @@ extern "C" int land_rms_norm(const float* p, const bf16* gamma, int64_t off, flo
   if (b == 0) return 0;
   const int64_t shared = kRows * kSlots * kSums * (int64_t)sizeof(float) + (kRows + 1) * h * (int64_t)sizeof(bf16);
   const bool aligned = aligned16(p) && aligned16(gamma) && aligned16(o) && nt % 4 == 0 && off % 4 == 0 && h % 8 == 0;
-  if (form == 0 && aligned && shared <= kShared)
+  if (form == 0 && aligned && shared <= kMostShared)
     return launch_rows(land_rms_norm_vector, b, shared, stream, p + off, gamma, eps, o, b, split_k, nt, h);
   land_rms_norm_scalar<<<(unsigned)b, kSums, 0, stream>>>(p + off, gamma, eps, o, split_k, nt, h);
   return (int)cudaGetLastError();

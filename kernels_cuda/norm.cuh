@@ -3,7 +3,6 @@
 #include "common.cuh"
 
 static const int kSums = 256;  // partial sums of a row: sum t takes columns t, t + 256, ...
-static const int kShared = 227 * 1024;  // bytes of shared memory a block can have on sm_90
 static const int kRows = 4;  // rows a block where a warp takes a row
 
 // tree(128, 64, ..., 1), or from `threads` / 2 on, with one term a thread: across warps through shared memory, then by shuffle.

@@ -93,7 +93,7 @@ extern "C" int rms_norm(const bf16* x, const bf16* gamma, float eps, bf16* o, in
   if (b == 0) return 0;
   const int64_t shared = 2 * kRows * h * (int64_t)sizeof(bf16);
   const bool aligned = aligned16(x) && aligned16(gamma) && aligned16(o) && h % 8 == 0 && ldx % 8 == 0;
-  if (form == 0 && aligned && shared <= kShared) {
+  if (form == 0 && aligned && shared <= kMostShared) {
     auto* const kernel = h == 7168 ? rms_norm_vector<7168> : h == 3584 ? rms_norm_vector<3584> : h == 512 ? rms_norm_vector<512> : rms_norm_vector<0>;
     return launch_rows(kernel, b, shared, stream, x, gamma, eps, o, b, h, ldx);
   }

@@ -4,7 +4,6 @@
 
 static const int kRows = 4;               // rows a block, a warp each
 static const int kSerial = 32;            // rows a block, a thread each
-static const int kShared = 227 * 1024;    // bytes of shared memory a block can have on sm_90
 
 __device__ __forceinline__ float biased(float s, float bias) { return __fadd_rn(sigmoid(s), bias); }  // S1, S2
 
@@ -137,7 +136,7 @@ extern "C" int router_topk(const float* s, const float* bias, int64_t k, float r
   REQUIRE(9, form == 0 || form == 1);
   if (b == 0) return 0;
   const int64_t shared = kRows * slots(experts) * (int64_t)sizeof(unsigned);
-  if (form == 0 && shared <= kShared) {
+  if (form == 0 && shared <= kMostShared) {
     const cudaError_t refused = cudaFuncSetAttribute(router_topk_warp, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     if (refused != cudaSuccess) return (int)refused;
     const bool aligned = aligned16(s) && aligned16(bias) && experts % 4 == 0;

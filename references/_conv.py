@@ -1,4 +1,4 @@
-"""Directed channels for the convolutions: the four inputs of a window and their taps, a column each."""
+"""What the convolutions share: directed channels (the four inputs of a window and their taps, a column each) and what no channel can show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,18 @@ import numpy as np
 
 from references.arith import add, as_f32, asc, bf, fma, zero
 from references.contract.inputs import BF16, F32, from_bits, near_ties, patterns, spread, values
+
+BLIND = {
+    "S1.add:landed": "the input is landed at once",
+    "S5.sigmoid.sub:landed": "0 - sb is a bf16 already",
+    "S5.sigmoid.sub:flushed": "exp of a subnormal is 1, as exp(0) is",
+    "S5.sigmoid.exp:flushed": "a subnormal vanishes in 1 + exp",
+    "S5.sigmoid.exp:fast_exp": "all 65,536 landed sums give the same y",
+    "S5.sigmoid.add:flushed": "1 + exp is never below 1",
+    "S5.sigmoid.div:reciprocal": "a product with 1 is exact: 1 * (1 / x)",
+    "S6.mul:landed": "the product is landed at once",
+    "S6.bf:skipped": "the store rounds as the landing does",
+}
 
 Channels = tuple[np.ndarray, np.ndarray, np.ndarray]  # carry bf16 [3, n] oldest first, p f32 [n], taps f32 [n, 4]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from references import _elementwise
 from references.arith import hadd
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, ordinary, patterns, spread, values
@@ -33,17 +34,8 @@ def cases() -> Iterator[Case]:
     yield Case("special", "NaN payloads, inf - inf, overflow in the addition and in its rounding", special)
     yield Case("patterns", "every bit pattern alike", lambda: pair(patterns(1, (16, 512)), patterns(2, (16, 512))))
     yield Case("residual", "2 rows of the hidden size 7168", lambda: pair(ordinary(3, (2, 7168)), ordinary(4, (2, 7168), 0.25)))
-    for m, n, why in RAGGED:
-        yield Case(f"ragged_{m}x{n}", why, lambda m=m, n=n: pair(spread(5, (m, n), -4, 4), spread(6, (m, n), -4, 4)))
+    yield from _elementwise.ragged(pair)
     yield Case("prefill", "16,896 rows of 7168", lambda: pair(ordinary(7, (16896, 7168)), ordinary(8, (16896, 7168), 0.25)), large=True)
-
-
-RAGGED = (
-    (1, 1, "one element"),
-    (5, 37, "an odd width: no two rows share an alignment"),
-    (3, 92, "a width of 4s: 46 pairs, only every second row is 16-byte aligned"),
-    (17, 264, "rows that are not a multiple of a warp"),
-)
 
 
 def pair(a: np.ndarray, b: np.ndarray) -> dict:

@@ -26,17 +26,7 @@ from references.contract.inputs import F32, ordinary, patterns, values
 
 INDEPENDENT = "inner"
 BENCH = ({"t": 16896, "nt": 36864, "inner": 12288, "off": 12288, "commit_rows": 16896},)
-BLIND = {
-    "S1.add:landed": "the input is landed at once",
-    "S5.sigmoid.sub:landed": "0 - sb is a bf16 already",
-    "S5.sigmoid.sub:flushed": "exp of a subnormal is 1, as exp(0) is",
-    "S5.sigmoid.exp:flushed": "a subnormal vanishes in 1 + exp",
-    "S5.sigmoid.exp:fast_exp": "all 65,536 landed sums give the same y",
-    "S5.sigmoid.add:flushed": "1 + exp is never below 1",
-    "S5.sigmoid.div:reciprocal": "a product with 1 is exact: 1 * (1 / x)",
-    "S6.mul:landed": "the product is landed at once",
-    "S6.bf:skipped": "the store rounds as the landing does",
-}
+BLIND = _conv.BLIND
 
 
 @schedule(

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from references import _elementwise
 from references.arith import as_f32, bf, hmul, mul, sigmoid
 from references.contract import Case, schedule
-from references.contract.inputs import from_bits, near_ties, ordinary, patterns, spread, values
+from references.contract.inputs import from_bits, near_ties, ordinary, patterns, values
 
 INDEPENDENT = "n"
 BENCH = ({"m": 16896, "n": 12288},)
@@ -37,7 +38,7 @@ def emulate(a, b):
 
 
 def cases() -> Iterator[Case]:
-    yield Case("every_gate", "all 65,536 gates, times 1", lambda: pair(np.broadcast_to(values(1.0), (16, 4096)).copy(), every()),
+    yield Case("every_gate", "all 65,536 gates, times 1", lambda: pair(np.broadcast_to(values(1.0), (16, 4096)).copy(), _elementwise.every()),
                ("S1.sigmoid:sigmoid_by_tanh", "S1.bf:half_away", "S1.bf:truncated"))
     yield Case("ties", "products of significands that are bf16 midpoints, of both signs", ties, ("S2.hmul:half_away", "S2.hmul:truncated"))
     yield Case("saturation", "gates that land as 1, that shrink to subnormals and to 0; arguments of -6 to -8 beside them", saturation)
@@ -45,26 +46,13 @@ def cases() -> Iterator[Case]:
     yield Case("special", "NaN, infinities and zeros of both signs in both operands: inf * 0 is NaN", special)
     yield Case("patterns", "every bit pattern alike", lambda: pair(patterns(1, (16, 512)), patterns(2, (16, 512))))
     yield Case("attention", "one row of the 96 heads' 12288", lambda: pair(ordinary(3, (1, 12288)), ordinary(4, (1, 12288), 2.0)))
-    for m, n, why in RAGGED:
-        yield Case(f"ragged_{m}x{n}", why, lambda m=m, n=n: pair(spread(5, (m, n), -4, 4), spread(6, (m, n), -4, 4)))
+    yield from _elementwise.ragged(pair)
     yield Case("prefill", "16,896 rows of 12288", lambda: pair(ordinary(7, (16896, 12288)), ordinary(8, (16896, 12288), 2.0)), large=True)
-
-
-RAGGED = (
-    (1, 1, "one element"),
-    (5, 37, "an odd width: no two rows share an alignment"),
-    (3, 92, "a width of 4s: 46 pairs, only every second row is 16-byte aligned"),
-    (17, 264, "rows that are not a multiple of a warp"),
-)
 
 
 def pair(a: np.ndarray, b: np.ndarray) -> dict:
     """Operands as rows; a single row may be given flat."""
     return {"a": np.atleast_2d(a), "b": np.atleast_2d(b)}
-
-
-def every() -> np.ndarray:
-    return from_bits(np.arange(65536)).reshape(16, 4096)
 
 
 def ties() -> dict:
@@ -96,4 +84,4 @@ def special() -> dict:
 def pool(seed: int) -> dict:
     """All gates, times 1 (which shows whatever a gate can show) and times any bit pattern."""
     a = np.concatenate([np.broadcast_to(values(1.0), (1, 65536)), patterns(seed, (1, 65536))], axis=1)
-    return pair(a, np.tile(every().reshape(1, -1), 2))
+    return pair(a, np.tile(_elementwise.every().reshape(1, -1), 2))

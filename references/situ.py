@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from references import _elementwise
 from references.arith import as_f32, bf, div, mul, sigmoid, tanh
 from references.contract import Case, schedule
 from references.contract.inputs import from_bits, near_ties, ordinary, patterns, spread, values
@@ -43,9 +44,11 @@ def emulate(g, u):
 
 
 def cases() -> Iterator[Case]:
-    yield Case("every_gate", "all 65,536 gates, with an up of 1 and of -24", lambda: pair(every(), np.tile(values([1.0, -24.0]), (16, 2048))),
+    yield Case("every_gate", "all 65,536 gates, with an up of 1 and of -24",
+               lambda: pair(_elementwise.every(), np.tile(values([1.0, -24.0]), (16, 2048))),
                ("S1.tanh:tanh_by_exp", "S2.sigmoid:sigmoid_by_tanh"))
-    yield Case("every_up", "all 65,536 ups, with a gate of 1.5 and of -3", lambda: pair(np.tile(values([1.5, -3.0]), (16, 2048)), every()),
+    yield Case("every_up", "all 65,536 ups, with a gate of 1.5 and of -3",
+               lambda: pair(np.tile(values([1.5, -3.0]), (16, 2048)), _elementwise.every()),
                ("S3.tanh:tanh_by_exp",))
     yield Case("ties", "products whose f32 is a bf16 midpoint or one step beside it", lambda: near(1, 1),
                ("S4.bf:half_away", "S4.bf:truncated", "S3.div:reciprocal", "S2.sigmoid.exp:fast_exp"))
@@ -55,27 +58,14 @@ def cases() -> Iterator[Case]:
     yield Case("patterns", "every bit pattern alike", lambda: pair(patterns(1, (16, 512)), patterns(2, (16, 512))))
     for n, of in ((3072, "an expert"), (6144, "the shared expert"), (33792, "the dense MLP")):
         yield Case(f"width_{n}", f"one row of {of}'s {n}", lambda n=n: pair(ordinary(n, (1, n), 2.0), ordinary(n + 1, (1, n), 4.0)))
-    for m, n, why in RAGGED:
-        yield Case(f"ragged_{m}x{n}", why, lambda m=m, n=n: pair(spread(5, (m, n), -4, 4), spread(6, (m, n), -4, 4)))
+    yield from _elementwise.ragged(pair)
     yield Case("prefill", "16,896 rows of 6144, half activations, half any bits: every entry of the tables and all that is not in them",
                prefill, large=True)
-
-
-RAGGED = (
-    (1, 1, "one element"),
-    (5, 37, "an odd width: no two rows share an alignment"),
-    (3, 92, "a width of 4s: 46 pairs, only every second row is 16-byte aligned"),
-    (17, 264, "rows that are not a multiple of a warp"),
-)
 
 
 def pair(g: np.ndarray, u: np.ndarray) -> dict:
     """Operands as rows; a single row may be given flat."""
     return {"g": np.atleast_2d(g), "u": np.atleast_2d(u)}
-
-
-def every() -> np.ndarray:
-    return from_bits(np.arange(65536)).reshape(16, 4096)
 
 
 def near(seed: int, within: int) -> dict:

@@ -6,7 +6,9 @@ they are spelled with the words of `references.arith`.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -275,3 +277,7 @@ def first_only(visit: Visit) -> np.ndarray:
     result = visit.run()
     np.moveaxis(result, visit.kwargs["axis"], 0)[1:] = 0
     return result
+
+
+for _path in sorted(Path(__file__).parent.glob("faults_*.py")):  # the faults of further words, each file beside them
+    importlib.import_module(f"references.arith.{_path.stem}")

@@ -12,16 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from references.arith import (  # noqa: F401, they register their faults
-    faults_attention,
-    faults_experts,
-    faults_gather,
-    faults_gemm,
-    faults_linear,
-    faults_paged,
-    faults_pieces,
-    faults_selection,
-)
 from references.arith.faults import Fault, faults_of
 from references.arith.site import Laboratory, Visit
 from references.contract.kernel import Kernel
