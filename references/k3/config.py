@@ -17,6 +17,7 @@ class Config:
 
     split: partials of a projection that is landed; one that a kernel reads as f32 has a single one. pages: of a slot's table.
     tokens: the most a prefill chunk takes. past: tokens of a window of the past in prefill attention.
+    taps: layers whose outputs are the features of a draft lane. drafts: the most that a round verifies of a sequence.
     """
 
     layers: int
@@ -36,6 +37,8 @@ class Config:
     pages: int
     tokens: int
     past: int
+    taps: tuple[int, ...]
+    drafts: int = 6
     buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
     eps: float = float(F32.type(1e-5))
     routing: float = 2.5  # scale of the routing weights
@@ -61,12 +64,12 @@ class Config:
 
 K3 = Config(
     layers=93, hidden=7168, heads=96, q_lora=1536, dense=33792, experts=896, top_k=16, window=(0, 896), routed=3584, inter=3072, shared=6144,
-    vocab=163840, block=12, split=4, pages=4096, tokens=8192, past=8192,
+    vocab=163840, block=12, split=4, pages=4096, tokens=8192, past=8192, taps=(2, 46, 89),
 )
 # One layer of each kind at K3's width (dense KDA, routed KDA, routed MLA), a quarter of 224 experts held.
-WIDE = replace(K3, layers=3, experts=224, window=(56, 56), vocab=4096, pages=4, buckets=(1,))
+WIDE = replace(K3, layers=3, experts=224, window=(56, 56), vocab=4096, pages=4, taps=(0, 1, 2), buckets=(1,))
 # KDA KDA KDA MLA; the first layer is dense; two snapshots; every expert width a whole number of quantisation groups.
 SMALL = Config(
     layers=4, hidden=256, heads=2, q_lora=128, dense=512, experts=16, top_k=4, window=(0, 16), routed=128, inter=128, shared=256,
-    vocab=512, block=2, split=2, pages=17, tokens=64, past=32,
+    vocab=512, block=2, split=2, pages=17, tokens=64, past=32, taps=(1, 3),
 )

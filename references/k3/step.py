@@ -10,10 +10,11 @@ from references.k3.config import HEAD, LATENT, ROW, Config
 from references.k3.model import Cache, Calls, Model, State
 
 Attend = Callable[[int, SimpleNamespace, Array], Array]  # layer, its weights, normed rows bf16 [b, hidden] -> bf16 [b, hidden]
+Tap = Callable[[int, Array], None]  # layer, its output bf16 [b, hidden]
 
 
-def forward(model: Model, call: Calls, hidden: Array, attend: Attend) -> Array:
-    """hidden bf16 [b, hidden], the embedded tokens -> bf16 [b, hidden], normed for the head."""
+def forward(model: Model, call: Calls, hidden: Array, attend: Attend, tap: Tap | None = None) -> Array:
+    """hidden bf16 [b, hidden], the embedded tokens -> bf16 [b, hidden], normed for the head. tap: gets the outputs of the layers in `config.taps`."""
     c, snapshots, prefix = model.config, [], hidden
     for i, w in enumerate(model.layers):
         call.place = f"layer {i}"
@@ -27,6 +28,8 @@ def forward(model: Model, call: Calls, hidden: Array, attend: Attend) -> Array:
         mixed = residual(call, c, w.mlp_mix, snapshots, prefix)
         normed = call("rms_norm", x=mixed, gamma=w.mlp_norm, eps=c.eps)
         prefix = call("add2", a=prefix, b=dense(call, c, w.up, w.down, normed) if i == 0 else routed(model, call, w, normed))
+        if tap and i in c.taps:
+            tap(i, prefix)
     call.place = "end"
     mixed = residual(call, c, model.ends.mix, snapshots, prefix)
     return call("rms_norm", x=mixed, gamma=model.ends.norm, eps=c.eps)
