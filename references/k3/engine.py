@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,23 +13,23 @@ from references.k3.backend import Array
 from references.k3.model import Cache, Calls, Model, State, Watch, step_rows
 from references.k3.pages import Pages
 from references.k3.prefill import chunk
-from references.k3.step import decode
+from references.k3.step import NOT_A_TOKEN, Features, NotANumber, decode
+from references.k3.verify import Round, Rounds, Tail
 
-NOT_A_TOKEN = -1
-
-
-class NotANumber(ArithmeticError):
-    """A logit is NaN: nothing is sampled."""
+if TYPE_CHECKING:
+    from references.k3.draft import Lane
 
 
 class Engine:
     """slots: sequences at a time, at most the largest bucket. pool: pages; free: the order in which they are handed out.
 
-    attention: of decode, in place of the absorbed form; `prefill.mla` expands the keys, of one sequence.
+    attention: of decode, in place of the absorbed form; `prefill.mla` expands the keys, of one sequence. lane: gets the tapped features of every
+    token that stays, so that such an engine only verifies.
     """
 
     def __init__(
-        self, model: Model, slots: int = 8, pool: int | None = None, free: Sequence[int] | None = None, attention: Callable | None = None
+        self, model: Model, slots: int = 8, pool: int | None = None, free: Sequence[int] | None = None, attention: Callable | None = None,
+        lane: Lane | None = None,
     ):
         c, self.attention = model.config, attention
         self.model, self.slots, self.widest, self.live = model, slots, c.bucket(slots), set()
@@ -36,6 +37,8 @@ class Engine:
         self.cache = Cache(c, model.backend, self.pages)
         self.state = State.zeros(c, model.backend, self.widest)
         self.rows = step_rows(c, model.backend)
+        self.rounds = Rounds(model, self.pages, self.cache, self.state, lane)
+        self.lane, self.mode = lane, "verify" if lane else None  # step or verify
         self.graphs: dict[tuple[int, int], tuple] = {}  # by bucket and parity: the graph, its logits and tokens
 
     # Slots
@@ -55,6 +58,20 @@ class Engine:
             raise ValueError(f"slot must be a live one of {sorted(self.live)}, got {slot}")
         self.live.remove(slot)
         self.pages.release(slot)
+        self.rounds.tails.pop(slot, None)
+        if self.lane:
+            self.lane.release(slot)
+
+    def _check_mode(self, mode: str, graph: bool) -> None:
+        """Of one engine either kind of step: verify leaves tokens out of the state and keeps a parity of each slot, decode has one of all."""
+        if self.mode not in (None, mode):
+            raise ValueError(f"{mode} must not be mixed with {self.mode} on one engine: their states are at other tokens and parities")
+        if graph and not hasattr(self.model.backend, "capture"):
+            raise ValueError("graph must be False where kernels are emulated, got True")
+
+    def _check_live(self, name: str, given: Mapping[int, object]) -> None:
+        if not given or given.keys() != self.live:
+            raise ValueError(f"{name} must be one of each live slot {sorted(self.live)}, got slots {sorted(given)}")
 
     # Decode
 
@@ -63,18 +80,17 @@ class Engine:
 
         bucket: a wider one than needed. graph: captured at its first use, replayed from then on; `watch` sees calls that run, so none of a replay.
         """
-        if graph and not hasattr(self.model.backend, "capture"):
-            raise ValueError("graph must be False where kernels are emulated, got True")
+        self._check_mode("step", graph)
         b = self._bucket(tokens, bucket or 1)
         self.pages.check(dict.fromkeys(tokens, 1))
+        self.mode = "step"
         self._fill(tokens, b)
         parity, self.state.parity = self.state.parity, 1 - self.state.parity
         return self._replayed(b, parity) if graph else self._decode(b, parity, watch)
 
     def _bucket(self, tokens: Mapping[int, int], least: int) -> int:
         """What a step takes that feeds these tokens. ValueError, with nothing changed, where they cannot be fed."""
-        if not tokens or tokens.keys() != self.live:
-            raise ValueError(f"tokens must be one of each live slot {sorted(self.live)}, got slots {sorted(tokens)}")
+        self._check_live("tokens", tokens)
         self._check(tokens.values())
         b = self.model.config.bucket(max(least, *(slot + 1 for slot in tokens)))
         if b > self.widest:
@@ -115,6 +131,25 @@ class Engine:
             raise NotANumber(f"slot {slot} has a NaN logit")
         return token
 
+    # Verify
+
+    def verify(self, drafts: Mapping[int, Sequence[int]], graph: bool = False, watch: Watch | None = None) -> dict[int, Round]:
+        """Feed every live slot its anchor and its drafts, up to `room(slot)` tokens, and keep those that the model itself says.
+
+        Refused with nothing changed: ValueError; NotANumber where a logit is NaN on which a token hangs. graph, watch: as of `step`.
+        """
+        self._check_mode("verify", graph)
+        self._check_live("drafts", drafts)
+        for given in drafts.values():
+            self._check(given)
+        self.rounds.check(drafts)
+        self.mode = "verify"
+        return self.rounds.run(drafts, graph, watch)
+
+    def room(self, slot: int) -> int:
+        """Drafts that a round takes of a live slot."""
+        return self.rounds.room(slot)
+
     # Prefill
 
     def prefill(self, slot: int, tokens: Sequence[int], cap: int | None = None, watch: Watch | None = None) -> tuple[Array, Array]:
@@ -133,6 +168,10 @@ class Engine:
             ids = backend.upload(np.array(tokens[start : start + size], np.int32))
             rows = SimpleNamespace(ids=ids, page=page, row=row, past=past, table=backend.upload(self.pages.table[slot : slot + 1]))
             start += size
-            results = chunk(self.model, Calls(backend, watch), rows, state, self.cache, sample=start == len(tokens))
+            tap = Features(backend) if self.lane else None
+            results = chunk(self.model, Calls(backend, watch), rows, state, self.cache, start == len(tokens), tap)
+            if tap:
+                self.lane.append(slot, tap.rows(), size)
         self.state.adopt(slot, state, 0)
+        self.rounds.tails[slot] = Tail(int(backend.download(results[1])[0]), self.state.parity)
         return results

@@ -46,7 +46,8 @@ class Calls:
     def run(self, kernel: Kernel, inputs: Mapping[str, Any], into: Mapping[str, Array] | None = None) -> Mapping[str, Array]:
         outputs = self.backend.run(kernel, inputs, into)
         if self.watch:
-            self.watch(self.place, kernel, inputs, outputs)
+            unwritten = {"next"} if inputs.get("commit_rows") == 0 else set()
+            self.watch(self.place, kernel, inputs, {name: array for name, array in outputs.items() if name not in unwritten})
         return outputs
 
 

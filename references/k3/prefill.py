@@ -10,10 +10,12 @@ from references.k3.attention import cut, windowed
 from references.k3.backend import Array
 from references.k3.config import Config
 from references.k3.model import Cache, Calls, Model, State
-from references.k3.step import by_head, forward, kda_gates, logits, mla_rows, project
+from references.k3.step import Tap, by_head, forward, kda_gates, logits, mla_rows, project
 
 
-def chunk(model: Model, call: Calls, rows: SimpleNamespace, state: State, cache: Cache, sample: bool) -> tuple[Array, Array] | None:
+def chunk(
+    model: Model, call: Calls, rows: SimpleNamespace, state: State, cache: Cache, sample: bool, tap: Tap | None = None
+) -> tuple[Array, Array] | None:
     """rows: ids, page and row of each token, the sequence's table [1, pages], its tokens before these. state: of this sequence, flipped at the end.
 
     `sample`: the logits and the greedy token of the last row, which alone goes through the head.
@@ -26,7 +28,7 @@ def chunk(model: Model, call: Calls, rows: SimpleNamespace, state: State, cache:
 
     call.place = "start"
     hidden = call("embedding", ids=rows.ids, table=model.ends.embedding)
-    normed = forward(model, call, hidden, attend)
+    normed = forward(model, call, hidden, attend, tap)
     state.parity = 1 - state.parity
     return logits(model, call, normed[-1:]) if sample else None
 

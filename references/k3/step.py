@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from references.k3.backend import Array
+from references.k3.backend import Array, Backend
 from references.k3.config import HEAD, LATENT, ROW, Config
 from references.k3.model import Cache, Calls, Model, State
 
 Attend = Callable[[int, SimpleNamespace, Array], Array]  # layer, its weights, normed rows bf16 [b, hidden] -> bf16 [b, hidden]
 Tap = Callable[[int, Array], None]  # layer, its output bf16 [b, hidden]
+NOT_A_TOKEN = -1
+
+
+class NotANumber(ArithmeticError):
+    """A logit is NaN: nothing is sampled."""
+
+
+class Features:
+    """A tap that keeps what it gets."""
+
+    def __init__(self, backend: Backend):
+        self.backend, self.outputs = backend, []
+
+    def __call__(self, layer: int, hidden: Array) -> None:
+        self.outputs.append(hidden)
+
+    def rows(self) -> Array:
+        """bf16 [b, taps * hidden]: the tapped outputs of a row side by side."""
+        return self.backend.stack(self.outputs).reshape(self.outputs[0].shape[0], -1)
 
 
 def forward(model: Model, call: Calls, hidden: Array, attend: Attend, tap: Tap | None = None) -> Array:
@@ -96,7 +115,7 @@ def by_head(c: Config, x: Array) -> Array:
 
 
 def logits(model: Model, call: Calls, normed: Array) -> tuple[Array, Array]:
-    """bf16 [b, vocab] and the greedy token i32 [b], -1 where a logit is NaN."""
+    """bf16 [b, vocab] and the greedy token i32 [b], NOT_A_TOKEN where a logit is NaN."""
     row = call("land", p=call("gemm", a=normed, w=model.ends.head, split_k=1), off=0, n=model.config.vocab)
     return row, call("argmax", x=row)
 
