@@ -24,7 +24,8 @@ TOP = 5
 class Walk:
     """Steps first .. first + n - 1 of one sequence.
 
-    tokens: i32, all that it was fed. greedy: i32 [n], what each step gives. top, bits: i32 and u16 [n, 5], the largest logits. row: u64 [n], of all.
+    tokens: i32, all that it was fed; of rounds those that their drafts are cut from. greedy: i32 [n], what each step gives.
+    top, bits: i32 and u16 [n, 5], the largest logits. row: u64 [n], of all.
     names: of every output and landing of a step, in order. landings: u64 [n, names], their digests, 0 where a step has none.
     """
 
@@ -73,8 +74,9 @@ def make(case: str) -> tuple[Walk, dict[str, int]]:
     results = list(walk(plan, Landed(), tokens, kernels))
     names = tuple(dict.fromkeys(name for one in results for name in one.seen))
     top = np.array([np.argsort(-one.logits.astype(np.float32), kind="stable")[:TOP] for one in results], np.int32)
+    fed = tokens if plan.rounds else tokens[: plan.first] + [one.token for one in results]
     return Walk(
-        np.array(plan.first), np.array(tokens[: plan.first] + [one.token for one in results], np.int32),
+        np.array(plan.first), np.array(fed, np.int32),
         np.array([one.greedy for one in results], np.int32), top,
         np.array([one.logits[best] for one, best in zip(results, top, strict=True)]).view(np.uint16),
         np.array([digest(one.logits) for one in results], np.uint64), names,
@@ -142,4 +144,5 @@ def describe(case: str, root: Path = ROOT) -> Iterator[str]:
     for at, greedy in enumerate(one.greedy):
         step = at + int(one.first)
         best = ", ".join(f"{token} {float(value):g}" for token, value in zip(one.top[at], one.bits[at].view(BF16), strict=True))
-        yield f"step {step}: token {one.tokens[step]} -> {greedy}; {best}; margin {one.margin(step):.1f} ulp"
+        what = f"round {step - PLANS[case].first}:" if PLANS[case].rounds and at else f"step {step}: token {one.tokens[step]}"
+        yield f"{what} -> {greedy}; {best}; margin {one.margin(step):.1f} ulp"

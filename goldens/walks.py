@@ -25,6 +25,7 @@ class Plan:
     """first: the step whose results come first; the tokens up to it are prefilled in chunks of `cap`, or stepped where that is None.
 
     prompt: seed and number of the tokens given; steps: in all. Where the given tokens end, each step feeds what the one before it gave.
+    rounds: in place of the steps after the first, of each how many drafts it takes, from the walk of the transport, and which of them is corrupted.
     """
 
     why: str
@@ -33,6 +34,7 @@ class Plan:
     cap: int | None = None
     prompt: tuple[int, int] = (0, PROMPT)
     steps: int = PROMPT + GREEDY
+    rounds: tuple[tuple[int, int | None], ...] = ()
 
     def tokens(self) -> list[int]:
         seed, count = self.prompt
@@ -43,13 +45,20 @@ PLANS = {transport: Plan(f"{PROMPT} tokens of a prompt and {GREEDY} greedy ones,
 for _transport in TRANSPORTS:
     PLANS[f"{_transport}_prefill"] = Plan(f"the prompt of {_transport} prefilled at once, then its tokens", _transport, PROMPT - 1, PROMPT)
     PLANS[f"{_transport}_chunked"] = Plan(f"13 tokens of {_transport} in chunks of 8 and 5, then its tokens", _transport, 12, 8)
+    # All stay, none is given, some stay, none stays; none again, all of fewer; all but the last.
+    _rounds = ((6, None), (0, None), (4, 2), (6, 0), (0, None), (3, None), (6, 5))
+    PLANS[f"{_transport}_verify"] = Plan(f"the prompt of {_transport} prefilled, then rounds with its tokens as drafts, some corrupted", _transport,
+                                         PROMPT - 1, PROMPT, steps=PROMPT + len(_rounds), rounds=_rounds)
 PLANS["deep"] = Plan(f"{DEEP} random tokens, stepped", "moe_chain", DEEP - 1, None, (1, DEEP + 2), DEEP + 2)
 PLANS["deep_prefill"] = Plan(f"{DEEP} random tokens, in chunks of 48", "moe_chain", DEEP - 1, 48, (1, DEEP + 2), DEEP + 2)
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of one step: what it was fed, all logits bf16 [vocab], the token it gave, digests of what it landed by name."""
+    """Of one step: what it was fed, all logits bf16 [vocab], the token it gave, digests of what it landed by name.
+
+    Of a round: its anchor, the logits of the row that gave the next one, that token.
+    """
 
     step: int
     token: int
@@ -98,13 +107,31 @@ def walk(plan: Plan, backend: Backend, tokens: Sequence[int], kernels: dict[str,
         engine.admit(0)
     for step in range(plan.first if plan.cap else 0, plan.steps):
         recorder = Recorder(backend)
-        if plan.cap and step == plan.first:
-            logits, ids = engine.prefill(0, given[: step + 1], plan.cap, watch=recorder)
+        if plan.rounds and step > plan.first:
+            yield verified(engine, given, step, plan.rounds[step - plan.first - 1], recorder)
         else:
-            logits, ids = engine.step({0: given[step]}, watch=recorder if step >= plan.first else None)
-        greedy = engine.greedy(ids, 0)
-        given += [greedy] if len(given) == step + 1 else []
-        if step >= plan.first:
-            yield Result(step, given[step], backend.download(logits)[0].copy(), greedy, recorder.seen)
+            if plan.cap and step == plan.first:
+                logits, ids = engine.prefill(0, given[: step + 1], plan.cap, watch=recorder)
+            else:
+                logits, ids = engine.step({0: given[step]}, watch=recorder if step >= plan.first else None)
+            greedy = engine.greedy(ids, 0)
+            given += [greedy] if len(given) == step + 1 else []
+            if step >= plan.first:
+                yield Result(step, given[step], backend.download(logits)[0].copy(), greedy, recorder.seen)
         if kernels is not None:
             kernels |= recorder.kernels
+
+
+def verified(engine: Engine, tokens: Sequence[int], step: int, round_: tuple[int, int | None], recorder: Recorder) -> Result:
+    anchor, drafts = engine.rounds.tails[0].anchor, scripted(tokens, int(engine.pages.length[0]), *round_)
+    one = engine.verify({0: drafts}, watch=recorder)[0]
+    seen = recorder.seen | {"end committed": digest(np.array(one.tokens, np.int32))}
+    return Result(step, anchor, engine.model.backend.download(one.logits)[one.accepted].copy(), one.tokens[-1], seen)
+
+
+def scripted(tokens: Sequence[int], length: int, count: int, corrupted: int | None) -> list[int]:
+    """Drafts of a sequence of so many cached tokens: what follows its anchor in `tokens`, one exchanged for another token."""
+    drafts = list(tokens[length + 1 : length + 1 + count])
+    if corrupted is not None:
+        drafts[corrupted] = (drafts[corrupted] + 1) % SMALL.vocab
+    return drafts

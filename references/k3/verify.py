@@ -106,7 +106,7 @@ def round_rows(c: Config, backend: Backend, b: int) -> SimpleNamespace:
 def verify(
     model: Model, call: Calls, rows: SimpleNamespace, parts: Sequence[Part], state: State, cache: Cache, tap: Features | None = None
 ) -> tuple[Array, Array]:
-    """Logits bf16 and greedy tokens i32 of the rows in `rows.head`. A slot's state is read at its parity; where rows are replayed the other is written."""
+    """Logits bf16 and greedy tokens i32 of the rows in `rows.head`. A slot's state is read at its parity; replayed rows write the other."""
 
     def attend(i: int, w: SimpleNamespace, x: Array) -> Array:
         if i in model.config.mla:
