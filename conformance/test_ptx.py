@@ -24,7 +24,7 @@ def test_ptx_holds_only_what_the_source_spells(name, nvcc):
 def compiled(expression, flags, folder):
     source = f"#include <cuda_bf16.h>\n__global__ void k(float x, float y, float* o) {{\n  *o = {expression};\n}}\n"
     (folder / "toy.cu").write_text(source)
-    return ptx.findings(ptx.ptx("toy", sources=folder, flags=("-O3", *flags)))
+    return ptx.findings(ptx.ptx("toy", sources=folder, flags=("-O3", "-lineinfo", *flags)))
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,12 @@ def compiled(expression, flags, folder):
 def test_ptx_check_sees_what_no_source_spells(expression, flag, complaint, nvcc, tmp_path):
     found = compiled(expression, [flag], tmp_path)
     assert {(finding.place, finding.complaint) for finding in found} == {("toy.cu:3", complaint)}
+
+
+def test_ptx_check_sees_an_arrival_without_a_wait(nvcc, tmp_path):
+    (tmp_path / "toy.cu").write_text('__global__ void k() {\n  asm("bar.arrive 1, 64;");\n  asm("bar.sync 1, 64;");\n}\n')
+    found = ptx.findings(ptx.ptx("toy", sources=tmp_path))
+    assert [(finding.place, finding.opcode) for finding in found] == [("toy.cu:2", "bar.arrive")]
 
 
 def test_ptx_check_knows_libdevice(nvcc, tmp_path):

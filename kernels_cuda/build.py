@@ -22,7 +22,7 @@ from pathlib import Path
 from kernels_cuda.toolchain import BuildError, Toolchain, jobs, refuse_hidden_flags, require_ninja, toolchain
 
 SOURCES = Path(__file__).resolve().parent
-FLAGS = ("-O3", "-fmad=false")
+FLAGS = ("-O3", "-fmad=false", "-lineinfo")  # lines change no instruction; profilers, the sanitizer and the check of the PTX read them
 LOCK_SECONDS = 600
 SHOWN_LINES = 40
 

@@ -107,9 +107,10 @@ __device__ __forceinline__ void keep_state(const Segment& s, int64_t h, Shared& 
   const int64_t at = (h * kHead + first) * kHead;
   float S[16][4];
   load_state<vector>(s.state + at, S, lane);
+  barrier_sync(kTurn, kAll);  // before the first tile nothing is full
   for (int64_t tile = 0; tile * kTile < s.t; ++tile) {                         // S4
     const Stage& stage = shared.stage[tile & 1];
-    barrier_sync(kFull + (tile & 1), kAll);
+    barrier_sync(kTurn, kAll);
     float read[4][4] = {};
     read_state(S, stage, read, lane);
     uint32_t hi[4], lo[4], w_hi[4], w_lo[4];
@@ -118,7 +119,6 @@ __device__ __forceinline__ void keep_state(const Segment& s, int64_t h, Shared& 
     gemm_pieces<2>(read + 2, hi, lo, w_hi, w_lo);                                  // S11
     store_output<vector>(s, shared.o[warp], read + 2, h, tile, first, lane);
     update_state(S, stage, hi, lo, lane);
-    if ((tile + 2) * kTile < s.t) barrier_arrive(kEmpty + (tile & 1), kAll);
   }
   store_state<vector>(s.next + at, S, lane);
 }

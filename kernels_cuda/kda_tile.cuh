@@ -7,7 +7,7 @@
 static const int kTile = 16, kHead = 128;         // tokens of a tile; columns of a head, and rows of its state
 static const int kKeepers = 256, kMakers = 256;   // threads
 static const int kAll = kKeepers + kMakers;
-static const int kFull = 1, kEmpty = 3, kMade = 5;  // named barriers; of the first two one for each stage
+static const int kTurn = 1, kMade = 2;  // named barriers: of all threads, once a tile and once more; of the makers
 
 struct Segment {
   const bf16 *q, *k, *v;
@@ -41,7 +41,6 @@ struct Shared {
 };
 
 __device__ __forceinline__ void barrier_sync(int which, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(threads) : "memory"); }
-__device__ __forceinline__ void barrier_arrive(int which, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(which), "r"(threads) : "memory"); }
 
 // Two f32 as two pairs of pieces: hi = bf(x), lo = bf(x - hi).
 __device__ __forceinline__ void cut(float x, float y, uint32_t& hi, uint32_t& lo) {
@@ -148,7 +147,8 @@ __device__ __forceinline__ void invert(const Shared& shared, Stage& stage, int c
   }
 }
 
-// S1 .. S8 of every tile, a stage ahead of the keepers. Sixteen threads hold a token.
+// S1 .. S8 of every tile, a stage ahead of the keepers. Sixteen threads hold a token. At the turn of a tile the tile before it is made, and the one
+// before that, whose stage comes next, is read. The turn lies after S2, so that seven warps need not wait while the first inverts.
 template <bool vector>
 __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& shared) {
   const int thread = threadIdx.x - kKeepers, warp = thread / 32, lane = thread % 32, row = thread / 16, column = thread % 16 * 8;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& 
     next = Token<vector>(s, h, token + kTile, column);
     unit8(now.k, kn), unit8(now.q, qn);                                        // S2
     for (int i = 0; i < 8; ++i) qn[i] = __fmul_rn(qn[i], 0x1.6a09e6p-4f);      // S2
-    barrier_sync(kMade, kMakers);
+    barrier_sync(kTurn, kAll);
 
     const int half = thread / kHead, channel = thread % kHead;
     float total = 0.0f;
@@ -182,7 +182,6 @@ __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& 
       shared.c[i][channel] = total;
       KEPT(5, (tile_head * kTile + i) * kHead + channel, total);
     }
-    if (tile >= 2) barrier_sync(kEmpty + (tile & 1), kAll);
     barrier_sync(kMade, kMakers);
 
     float kd[8], qd[8], ku[8], kl[8], last[8];
@@ -206,6 +205,6 @@ __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& 
     if (warp < 4) make_system(shared, stage, warp, lane);
     barrier_sync(kMade, kMakers);
     if (warp == 0 && lane < kTile) invert(shared, stage, lane, tile_head);
-    barrier_arrive(kFull + (tile & 1), kAll);
   }
+  barrier_sync(kTurn, kAll);
 }

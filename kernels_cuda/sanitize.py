@@ -18,6 +18,7 @@ from references.contract.kernel import Kernel
 
 # Of API calls memcheck would also report those that torch makes to see whether they fail; ours return a status that is checked.
 TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
+SHOWN_LINES = 40
 FAULT = 9  # the exit code asked for where the tool finds something; a case that fails by itself ends with another
 ELEMENTS = 1 << 20  # input elements of a case at most: under the tool a kernel runs some hundred times slower
 SECONDS = 300
@@ -40,8 +41,8 @@ def exercise(name: str) -> int:
 
 
 def sanitize(tool: str, name: str) -> tuple[bool, str]:
-    """Whether the tool found nothing, and a line that says so (or the end of its output)."""
-    options = ["--tool", tool, *TOOLS[tool], "--error-exitcode", str(FAULT)]
+    """Whether the tool found nothing, and a line that says so (or what it found first)."""
+    options = ["--tool", tool, *TOOLS[tool], "--show-backtrace", "device", "--error-exitcode", str(FAULT)]
     command = ["compute-sanitizer", *options, sys.executable, "-m", "kernels_cuda", "exercise", name]
     # torch's allocator would put many arrays into one block, in which the tool sees no overrun
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -50,12 +51,19 @@ def sanitize(tool: str, name: str) -> tuple[bool, str]:
     except subprocess.TimeoutExpired:
         return False, f"{name:16} {tool:10} NOT FINISHED in {SECONDS} s"
     lines = done.stdout.splitlines()
+    if done.returncode == FAULT:
+        return False, "\n    ".join([f"{name:16} {tool:10} FOUND", *found(lines)])
     if done.returncode:
-        shown = "\n    ".join((lines + done.stderr.splitlines())[-20:])
-        return False, f"{name:16} {tool:10} {'FOUND' if done.returncode == FAULT else 'FAILED'}\n    {shown}"
+        return False, "\n    ".join([f"{name:16} {tool:10} FAILED", *(lines + done.stderr.splitlines())[-SHOWN_LINES:]])
     said = next((line.strip("= ") for line in reversed(lines) if "SUMMARY" in line), "the tool printed no summary")
     runs = next(line for line in lines if line.startswith("runs "))
     return "SUMMARY: 0 " in said, f"{name:16} {tool:10} {runs}, {said}"
+
+
+def found(lines: list[str]) -> list[str]:
+    """Of the tool's output its first reports, with their source lines, and its last line, the count of all."""
+    said = [line for line in lines if line.startswith("=========")][1:]  # the first is its name
+    return said if len(said) <= SHOWN_LINES else [*said[: SHOWN_LINES - 1], said[-1]]
 
 
 def main(names: tuple[str, ...]) -> int:
