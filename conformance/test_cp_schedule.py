@@ -11,9 +11,9 @@ from references.contract.mistakes import same_bits
 from references.floor import distances
 from references.floor.fmha import SCALE
 from references.floor.prefill import BOUNDS
-from references.k3 import cp
+from references.k3 import striped as module
 from references.k3.attention import Merged, attend, emulators
-from references.k3.cp import Striped, helped, kept, load, read_by, returns, slab_layout, slab_of, slots, striped
+from references.k3.striped import helped, kept, load, read_by, returns, slab_layout, slab_of, slots, striped
 
 RANKS = range(1, 33)
 
@@ -74,7 +74,7 @@ def test_loads_of_8():
 @pytest.mark.parametrize("tokens, heads", [(0, 1), (1, 1), (3, 5), (4096, 96)])
 def test_slabs_do_not_overlap(tokens, heads):
     edges = [edge for slab in slab_layout(tokens, heads) for edge in (slab.o, slab.lse, slab.end)]
-    sizes = [tokens * heads * 256, tokens * heads * 4] * cp.SLABS
+    sizes = [tokens * heads * 256, tokens * heads * 4] * module.SLABS
     starts = [edge for slab in slab_layout(tokens, heads) for edge in (slab.o, slab.lse)]
     assert all(edge % 16 == 0 for edge in edges) and edges == sorted(edges)
     assert all(start + size <= after for (start, after), size in zip(pairwise([*starts, edges[-1]]), sizes, strict=True))
@@ -144,7 +144,7 @@ def test_any_order_gives_the_bits_of_the_merge_order(tokens):
     q, k, v = segments(tokens)
     want, run = literal(q, k, v), remembered()
     for pick in orders():
-        assert same(Striped(run, q, k, v, SCALE).results_in(pick), want)
+        assert same(striped(run, q, k, v, SCALE, pick), want)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -160,28 +160,28 @@ def test_inside_the_floor_of_the_single_call(tokens):
 def differing_orders():
     q, k, v = segments([40] * 7)
     run, want = remembered(), literal(q, k, v)
-    return [pick for pick in orders() if not same(Striped(run, q, k, v, SCALE).results_in(pick), want)]
+    return [pick for pick in orders() if not same(striped(run, q, k, v, SCALE, pick), want)]
 
 
 def test_mistakes_are_seen(monkeypatch):
     """Merges in another order, a slab that is written before its last return is merged, a rank that never returns."""
     assert not differing_orders()
     with monkeypatch.context() as patch:
-        patch.setattr(cp, "kept", lambda rank: kept(rank)[::-1])
+        patch.setattr(module, "kept", lambda rank: kept(rank)[::-1])
         assert differing_orders()
     with monkeypatch.context() as patch:
-        patch.setattr(cp, "slab_of", lambda slot: 0)
+        patch.setattr(module, "slab_of", lambda slot: 0)
         assert differing_orders()
     with monkeypatch.context() as patch:
-        patch.setattr(cp, "helped", lambda ranks, rank: helped(ranks, rank) if rank else range(0))
-        with pytest.raises(RuntimeError, match="no rank can go on: "):
+        patch.setattr(module, "helped", lambda ranks, rank: helped(ranks, rank) if rank else range(0))
+        with pytest.raises(RuntimeError, match="no rank can go on; rank 2 waits for layer 0 attention of rank 0; "):
             differing_orders()
 
 
 def test_refusals():
     q, k, v = segments([3, 2])
     with pytest.raises(ValueError, match="q, k and v must have a segment of every rank, got 2, 1 and 2"):
-        Striped(emulators, q, k[:1], v, SCALE)
+        striped(emulators, q, k[:1], v, SCALE)
     with pytest.raises(ValueError, match=r"q, k and v of rank 1 must have the same tokens, got \[2, 3, 2\]"):
-        Striped(emulators, q, [k[0], k[0]], v, SCALE)
+        striped(emulators, q, [k[0], k[0]], v, SCALE)
     assert q[0].dtype == BF16 and attend(emulators, q[0], k[0][:0], v[0][:0], SCALE, True)[1].dtype == F32

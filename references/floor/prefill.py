@@ -11,7 +11,7 @@ from references.contract.kernel import Kernel
 from references.floor._study import Bound, Deviation, Emulate
 from references.floor.fmha import REGIMES, drawn
 from references.k3.attention import cut, windowed
-from references.k3.cp import striped
+from references.k3.striped import striped
 
 KERNELS = ("fmha", "lse_merge", "o_finalize")
 SIZES = (1, 64, 100, 128, 300)  # of windows; the past is cut to leave a last window of one token by turns

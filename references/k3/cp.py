@@ -1,161 +1,207 @@
-"""Context-parallel prefill: the striped triangle.
+"""Context-parallel prefill: each rank takes one segment of a prompt through all layers, in one chunk.
 
-Rank r owns segment r of the tokens: its queries, keys and values. Of the pairs (q, k), k < q, of a query segment and an earlier key segment,
-the owner of the queries attends those an odd number of segments apart; it fetches keys and values, its window. The holder of the keys attends
-those an even number apart: it fetches the queries and hands back the attention and its LSE. So no rank attends more than half a pair
-above the average.
-
-In slot i every rank attends for the i-th owner it helps and merges what its own i-th helper returns, through two alternating slabs a rank.
+Convolution: a rank gets the three inputs before its segment, its halo, from the rank before it. Linear attention: what a segment does to a state goes
+to all later ranks; each starts from what the earlier segments, folded in order, make of zeros. Attention: latent and rope are exchanged, the triangle
+is striped. The last rank ends with the states, every row of the cache and the boundary token, so that decode goes on there alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 
-from references.contract.inputs import BF16, F32
-from references.k3.attention import WIDTH, Merged, Run, attend
+from references.contract.inputs import BF16
+from references.k3 import striped
+from references.k3.backend import Array
+from references.k3.config import HEAD, LATENT, ROW, TAPS, Config
+from references.k3.engine import Engine
+from references.k3.model import Calls, Model, State, Watch
+from references.k3.ranks import SECONDS, Link, Pick, empty, in_process
+from references.k3.step import by_head, forward, kda_gates, logits, mla_rows, project
+from references.k3.verify import Tail
 
-SLABS = 2
-
-# The schedule
-
-
-def kept(rank: int) -> range:
-    """Key segments that this rank attends with its own queries, beside its own segment, in the order of merging."""
-    return range((rank + 1) % 2, rank, 2)
-
-
-def read_by(ranks: int, rank: int) -> range:
-    """Ranks whose window this segment is part of: those that keep it."""
-    return range(rank + 1, ranks, 2)
-
-
-def helped(ranks: int, rank: int) -> range:
-    """Owners whose queries this rank attends over its own keys, by slot."""
-    return range(rank + 2, ranks, 2)
-
-
-def returns(rank: int) -> range:
-    """Ranks that help this one, by slot."""
-    return range(rank - 2, -1, -2)
-
-
-def slots(ranks: int) -> int:
-    """As many as rank 0 helps: (ranks - 1) / 2, rounded down where that is no integer."""
-    return (ranks - 1) // 2
-
-
-def load(ranks: int, rank: int) -> float:
-    """Segment pairs that this rank attends; the diagonal counts half."""
-    return len(kept(rank)) + len(helped(ranks, rank)) + 0.5
-
-
-# What a helper hands back
+HALO = TAPS - 1
 
 
 @dataclass(frozen=True)
-class Slab:
-    """Byte offsets of a return: o bf16 [t, h, 128], then lse f32 [h, t], then the end; each is a multiple of 16."""
+class Prefilled:
+    """What the last rank has. state: of one slot. rows: by MLA layer, bf16 [t, 576] of each segment, in the order of the tokens."""
 
-    o: int
-    lse: int
-    end: int
-
-
-def slab_layout(tokens: int, heads: int) -> tuple[Slab, ...]:
-    """The slabs of a rank that helps owners of at most this many tokens."""
-    lse = tokens * heads * WIDTH * BF16.itemsize
-    end = lse + -(-heads * tokens * F32.itemsize // 16) * 16
-    return tuple(Slab(i * end, i * end + lse, (i + 1) * end) for i in range(SLABS))
+    logits: Array
+    ids: Array
+    state: State
+    rows: dict[int, list[Array]]
+    segments: tuple[int, ...]
 
 
-def slab_of(slot: int) -> int:
-    return slot % SLABS
+def even(tokens: int, ranks: int) -> tuple[int, ...]:
+    """Segments as equal as they can be, the longer ones first."""
+    return tuple((tokens + ranks - 1 - rank) // ranks for rank in range(ranks))
 
 
-# The attention
+def edges(segments: Sequence[int]) -> list[int]:
+    """The token at which each segment begins, and where the last one ends."""
+    return [sum(segments[:i]) for i in range(len(segments) + 1)]
 
-Wait = tuple[list[bool], int]  # flags, and which of them
+
+def check(c: Config, tokens: Sequence[int], segments: Sequence[int]) -> None:
+    """ValueError where there is no such prefill."""
+    if not segments or min(segments) < 1 or sum(segments) != len(tokens):
+        raise ValueError(f"segments must be of at least one token each, {len(tokens)} in all, got {list(segments)}")
+    for token in tokens:
+        if not 0 <= token < c.vocab:
+            raise ValueError(f"token must be 0 .. {c.vocab - 1}, got {token}")
 
 
-class Striped:
-    """Causal attention of all tokens by ranks that share nothing but queries, windows and return slabs.
+def check_seat(engine: Engine, slot: int, tokens: int) -> None:
+    """ValueError where the engine cannot take over so many tokens in this slot."""
+    if engine.lane:
+        raise ValueError("engine must have no draft lane: the features of other ranks' tokens stay with them")
+    engine._check_free(slot)
+    engine.pages.check({slot: tokens})
 
-    q bf16 [t_r, h, 192], k bf16 [t_r, h, 192], v bf16 [t_r, h, 128] of each rank r, in the order of the tokens; a t_r may be 0.
+
+def prefill_cp(
+    engine: Engine, slot: int, tokens: Sequence[int], segments: Sequence[int], pick: Pick = min, seconds: float = SECONDS,
+    watch: Callable[[int], Watch] | None = None,
+) -> tuple[Array, Array]:
+    """Admit a sequence with a prompt, by a rank a segment, all in this process. Logits bf16 [1, vocab] and greedy token i32 [1] after its last token.
+
+    watch: of each rank. ValueError, with nothing changed; RankLost, with the slot still free.
     """
+    check(engine.model.config, tokens, segments)
+    check_seat(engine, slot, len(tokens))
 
-    def __init__(self, run: Run, q: Sequence[np.ndarray], k: Sequence[np.ndarray], v: Sequence[np.ndarray], scale: float):
-        if not len(q) == len(k) == len(v):
-            raise ValueError(f"q, k and v must have a segment of every rank, got {len(q)}, {len(k)} and {len(v)}")
-        for rank, segments in enumerate(zip(q, k, v, strict=True)):
-            if len({len(segment) for segment in segments}) > 1:
-                raise ValueError(f"q, k and v of rank {rank} must have the same tokens, got {[len(segment) for segment in segments]}")
-        self.run, self.q, self.k, self.v, self.scale = run, q, k, v, scale
-        self.ranks, self.heads = len(q), q[0].shape[1]
-        self.layout = slab_layout(max(map(len, q)), self.heads)
-        self.slabs = [np.full(self.layout[-1].end, 0xFF, np.uint8) for _ in q]  # NaN, as long as nothing is returned
-        self.published = [False] * self.ranks
-        self.returned, self.taken = ([[False] * slots(self.ranks) for _ in q] for _ in range(2))  # by helper and slot
-        self.results: list = [None] * self.ranks
+    def work(link: Link) -> Prefilled | None:
+        return prefill(link, engine.model, tokens, segments, watch and watch(link.rank))
 
-    def results_in(self, pick: Callable[[list[int]], int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """o bf16 [t_r, h, 128] and lse f32 [h, t_r] of each rank. Of the ranks that can go on, `pick` says which one does; RuntimeError if none."""
-        working = {rank: self.work(rank) for rank in range(self.ranks)}
-        waits: dict[int, Wait | None] = dict.fromkeys(working)
-        while working:
-            ready = [rank for rank, wait in waits.items() if wait is None or wait[0][wait[1]]]
-            if not ready:
-                raise RuntimeError(f"no rank can go on: {sorted(waits)} wait for each other")
-            rank = pick(ready)
-            try:
-                waits[rank] = next(working[rank])
-            except StopIteration:
-                del working[rank], waits[rank]
-        return self.results
-
-    def work(self, rank: int) -> Iterator[Wait]:
-        """A rank's work. Before each step it yields the flag that must be up; meanwhile other ranks may go on."""
-        self.published[rank] = True
-        merged = Merged(self.run, len(self.q[rank]), self.heads)
-        for segment in (*kept(rank), rank):
-            yield self.published, segment
-            merged.merge(*self.attended(rank, segment))
-        owners, helpers = helped(self.ranks, rank), returns(rank)
-        for slot in range(slots(self.ranks)):
-            if slot < len(owners):
-                yield self.published, owners[slot]
-                if slot >= SLABS:
-                    yield self.taken[rank], slot - SLABS  # what the slab holds
-                self.hand_back(rank, slot)
-                self.returned[rank][slot] = True
-            if slot < len(helpers):
-                yield self.returned[helpers[slot]], slot
-                merged.merge(*self.slab(helpers[slot], slot, len(self.q[rank])))
-                self.taken[helpers[slot]][slot] = True
-        self.results[rank] = merged.result()
-
-    def attended(self, owner: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
-        return attend(self.run, self.q[owner], self.k[segment], self.v[segment], self.scale, causal=owner == segment)
-
-    def hand_back(self, rank: int, slot: int) -> None:
-        owner = helped(self.ranks, rank)[slot]
-        o, lse = self.slab(rank, slot, len(self.q[owner]))
-        o[...], lse[...] = self.attended(owner, rank)
-
-    def slab(self, rank: int, slot: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-        """o bf16 [tokens, h, 128] and lse f32 [h, tokens] as they lie in this rank's slab."""
-        at, memory = self.layout[slab_of(slot)], self.slabs[rank]
-        return _view(memory, at.o, (tokens, self.heads, WIDTH), BF16), _view(memory, at.lse, (self.heads, tokens), F32)
+    last = in_process(work, len(segments), pick, seconds)[-1]
+    adopt(engine, slot, last)
+    return last.logits, last.ids
 
 
-def striped(run: Run, q: Sequence[np.ndarray], k: Sequence[np.ndarray], v: Sequence[np.ndarray], scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """o and lse of each rank's tokens. Any order in which ranks go on gives the same bits; here the lowest that can does."""
-    return Striped(run, q, k, v, scale).results_in(min)
+def adopt(engine: Engine, slot: int, last: Prefilled) -> None:
+    """Admit what the last rank has."""
+    check_seat(engine, slot, sum(last.segments))
+    engine.admit(slot)
+    page, row = map(engine.model.backend.upload, engine.pages.append(slot, sum(last.segments)))
+    for layer, parts in last.rows.items():
+        for part, (start, end) in zip(parts, pairwise(edges(last.segments)), strict=True):
+            engine.cache.append(layer, page[start:end], row[start:end], part[:, :LATENT], part[:, LATENT:])
+    engine.state.adopt(slot, last.state, 0)
+    engine.rounds.tails[slot] = Tail(int(engine.model.backend.download(last.ids)[0]), engine.state.parity)
 
 
-def _view(memory: np.ndarray, start: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    return memory[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+def prefill(link: Link, model: Model, tokens: Sequence[int], segments: Sequence[int], watch: Watch | None = None) -> Prefilled | None:
+    """A rank's part; what the last rank has. ValueError before anything is sent."""
+    check(model.config, tokens, segments)
+    if len(segments) != link.ranks:
+        raise ValueError(f"segments must be one of each of {link.ranks} ranks, got {list(segments)}")
+    return Rank(link, model, tuple(segments), watch).prefill(tokens)
+
+
+class Rank:
+    """state: read at parity 0, what the segment starts from; written at parity 1."""
+
+    def __init__(self, link: Link, model: Model, segments: tuple[int, ...], watch: Watch | None = None):
+        self.link, self.model, self.segments, self.call = link, model, segments, Calls(model.backend, watch)
+        self.rank, self.last = link.rank, link.rank == link.ranks - 1
+        self.state, self.rows = State.zeros(model.config, model.backend, 1), {}
+
+    def prefill(self, tokens: Sequence[int]) -> Prefilled | None:
+        start, end = edges(self.segments)[self.rank : self.rank + 2]
+        ids = self.model.backend.upload(np.array(tokens[start:end], np.int32))
+        self.call.place = "start"
+        normed = forward(self.model, self.call, self.call("embedding", ids=ids, table=self.model.ends.embedding), self.attend)
+        self.state.parity = 1
+        return Prefilled(*logits(self.model, self.call, normed[-1:]), self.state, self.rows, self.segments) if self.last else None
+
+    def attend(self, i: int, w: SimpleNamespace, x: Array) -> Array:
+        return (self.mla if i in self.model.config.mla else self.kda)(i, w, x)
+
+    # Linear attention
+
+    def kda(self, i: int, w: SimpleNamespace, x: Array) -> Array:
+        call, c, t = self.call, self.model.config, x.shape[0]
+        carry, memory = self.state.carry[i], self.state.memory[i]
+        p = call("gemm", a=x, w=w.qkv, split_k=1)
+        before = self.halo(i, p)
+        q, k, v = (
+            by_head(c, call("conv_silu_chunk", p=p[:, 0], taps=w.taps[j], carry=before[:, j * c.inner : (j + 1) * c.inner], off=j * c.inner,
+                            commit_rows=t, into={"next": carry[1, j, 0]})[0]) for j in range(3)
+        )
+        g2, beta, gate = kda_gates(call, c, w, x)
+        decays = {"gate": gate, "dt_bias": w.dt_bias, "a_log": w.a_log, "beta": beta}
+        if not self.last:
+            self.hand_on(i, *call("kda_affine", k=k, v=v, **decays))
+        start = self.folded(i, memory[0, 0]) if self.rank else memory[0, 0]
+        o, _ = call("kda_chunk", q=q, k=k, v=v, **decays, state=start, into={"next": memory[1, 0]})
+        o = call("o_norm_gate", x=o, go=w.go, g2=g2, eps=c.eps)
+        return project(call, c, o.reshape(t, c.inner), w.out)
+
+    def halo(self, i: int, p: Array) -> Array:
+        """The inputs before this segment, bf16 [3, 3 * inner], oldest first. The last of its own go to the next rank, after what is left of those."""
+        own = self.call("land", p=p[-HALO:], off=0, n=p.shape[-1])
+        if len(own) == HALO:
+            self.send_halo(i, own)
+        before = self.model.backend.upload(np.zeros((HALO, p.shape[-1]), BF16))
+        if self.rank:
+            self.link.receive(self.rank - 1, f"layer {i} halo", before)
+        if len(own) < HALO:
+            both = empty(own, HALO, own.shape[1])
+            both[: HALO - len(own)], both[HALO - len(own) :] = before[len(own) :], own
+            self.send_halo(i, both)
+        return before
+
+    def send_halo(self, i: int, rows: Array) -> None:
+        if not self.last:
+            self.link.send(self.rank + 1, f"layer {i} halo", rows)
+
+    def hand_on(self, i: int, mm: Array, d: Array) -> None:
+        for later in range(self.rank + 1, self.link.ranks):
+            self.link.send(later, f"layer {i} M", mm)
+            self.link.send(later, f"layer {i} D", d)
+
+    def folded(self, i: int, start: Array) -> Array:
+        """The state f32 [heads, 128, 128] after all earlier segments."""
+        mm, d = (empty(start, self.rank, *start.shape) for _ in "MD")
+        for earlier in range(self.rank):
+            self.link.receive(earlier, f"layer {i} M", mm[earlier])
+            self.link.receive(earlier, f"layer {i} D", d[earlier])
+        return self.fold(mm, d, start)
+
+    def fold(self, mm: Array, d: Array, start: Array) -> Array:
+        return self.call("kda_fold", mm=mm, d=d, state=start)
+
+    # Attention
+
+    def mla(self, i: int, w: SimpleNamespace, x: Array) -> Array:
+        call, c, t = self.call, self.model.config, x.shape[0]
+        q, latent, rope, gate = mla_rows(call, c, w, x)
+        windows = self.windows(i, latent, rope)
+        own = self.keys(w, windows[self.rank])
+        o, _ = striped.attention(self.link, call.run, q, lambda segment: own if segment == self.rank else self.keys(w, windows[segment]), c.scale,
+                                 self.segments, f"layer {i}")
+        return project(call, c, call("mul_sigmoid", a=o.reshape(t, c.inner), b=gate), w.out)
+
+    def windows(self, i: int, latent: Array, rope: Array) -> dict[int, Array]:
+        """Cached rows by segment, bf16 [t, 576]: its own, and those that it keeps; of the last rank all, which stay."""
+        own = empty(latent, latent.shape[0], ROW)
+        own[:, :LATENT], own[:, LATENT:] = latent, rope
+        for reader in sorted({*striped.read_by(self.link.ranks, self.rank), self.link.ranks - 1} - {self.rank}):
+            self.link.send(reader, f"layer {i} rows", own)
+        fetched = range(self.rank) if self.last else striped.kept(self.rank)
+        rows = {k: self.link.receive(k, f"layer {i} rows", empty(own, self.segments[k], ROW)) for k in fetched} | {self.rank: own}
+        if self.last:
+            self.rows[i] = [rows[segment] for segment in range(self.link.ranks)]
+        return rows
+
+    def keys(self, w: SimpleNamespace, rows: Array) -> tuple[Array, Array]:
+        """k bf16 [t, heads, 192], and bf16 [t, heads, 256] whose last 128 are the values, of rows of the cache."""
+        c = self.model.config
+        kv = by_head(c, project(self.call, c, rows[:, :LATENT], w.kv_b.reshape(c.heads * 2 * HEAD, -1)))
+        return self.call("mla_expand_k", nope=kv[..., :HEAD], rope=rows[:, LATENT:]), kv
