@@ -36,6 +36,14 @@ def ends(config: Config, upload: Callable = np.asarray) -> SimpleNamespace:
     return SimpleNamespace(**{name: upload(array) for name, array in drawn("ends", makers).items()})
 
 
+def draft(config: Config, upload: Callable = np.asarray) -> SimpleNamespace:
+    """The drafter's own: norms and projections of a token and, with half the weight, of the features before it. A head for each 128 columns."""
+    columns = len(config.taps) * config.hidden // HEAD * 192
+    makers = {"norm": gamma(config.hidden), "match": matrix(columns, config.hidden),
+              "before_norm": gamma(config.hidden), "before": matrix(columns, config.hidden, 0.5)}
+    return SimpleNamespace(**{name: upload(array) for name, array in drawn("draft", makers).items()})
+
+
 # By kind of layer
 
 
