@@ -39,7 +39,7 @@ class Lane:
         self.rows = backend.upload(np.stack([self.empty] * slots))
 
     def append(self, slot: int, features: Array, count: int) -> None:
-        """The first `count` rows of features bf16 [t, taps * hidden], of tokens that stay. ValueError, with nothing changed, where they do not fit."""
+        """The first `count` rows of features bf16 [t, taps * hidden], of tokens that stay. ValueError, and nothing changed, where they do not fit."""
         length = self._length(slot)
         if tuple(features.shape[1:]) != self.empty.shape[1:]:
             raise ValueError(f"features must be [t, {self.empty.shape[1]}], got {list(features.shape)}")
