@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--emulate", action="store_true", help="leave the GPU alone even where there is one")
     group.addoption("--kernel", action="append", default=[], metavar="NAME", help="only the tests of this kernel (repeatable)")
     group.addoption("--replays", type=int, default=3, metavar="N", help="launches of each case, form and layout (default 3)")
+    group.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in an order drawn from this number")
     group.addoption("--save-failures", type=Path, metavar="DIR", help="store the arrays of each mismatch as DIR/<kernel>-<case>-....npz")
     group.addoption("--dump", type=Path, metavar="DIR", help="store the logits of absorbed and of expanded attention in DIR")
     group.addoption("--max-mismatches", type=int, default=8, metavar="N", help="elements shown of each mismatch (default 8)")

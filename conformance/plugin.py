@@ -5,6 +5,7 @@ A worker attaches plain data to pytest's own reports, which travel; whoever prin
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,16 @@ class Gate:
         config.stash[BUILT] = {}
 
     def pytest_report_header(self) -> list[str]:
-        return [*(f"{title}: {text}" for title, text in machine.lines().items()), report.goldens_line(self.counts, self.large)]
+        seed = self.config.option.shuffle
+        order = [] if seed is None else [f"shuffled: --shuffle {seed}"]
+        return [*(f"{title}: {text}" for title, text in machine.lines().items()), report.goldens_line(self.counts, self.large), *order]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """--shuffle: ordered by a digest of seed and id, so every worker of -n, and a run of fewer tests, has the same order."""
+        seed = self.config.option.shuffle
+        if seed is not None:
+            items.sort(key=lambda item: hashlib.blake2b(f"{seed} {item.nodeid}".encode()).digest())
 
     # Where tests run
 

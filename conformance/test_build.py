@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -115,6 +116,15 @@ def test_waiting_has_a_limit_and_says_for_whom(plan):
     with build.locked(plan, 1), pytest.raises(BuildError, match=rf"toy: waited 0\.1 s for .*toy_\w+\.lock, held by process {os.getpid()} since"):
         build.build(plan, compiler, seconds=0.1)
     assert build.build(plan, compiler, seconds=0.1)
+
+
+def test_a_compiler_that_does_not_end_is_not_waited_for(plan, monkeypatch):
+    monkeypatch.setattr(build, "COMPILE_SECONDS", 0.1)
+    released = threading.Event()
+    with pytest.raises(BuildError, match=r"^toy: waited 0\.1 s for its compiler in .*partial$"):
+        build.build(plan, lambda plan, folder: released.wait(30))
+    released.set()
+    assert build.COMPILE_SECONDS < build.LOCK_SECONDS and not list(plan.root.glob("*.partial"))
 
 
 @pytest.mark.parametrize("content, said", [(b"", "empty"), (None, "missing")])

@@ -1,10 +1,8 @@
 """The pytest side of the gate, run by pytest itself in a folder of its own: states, table, reports, options, and the same under -n 2."""
 
 import json
-import os
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 
 from conformance.message import KERNEL_CHANGED
 from conformance.report_html import bucket_text, histogram_svg
-from conformance.worker import Worker, WorkerLost
 from references.contract.kernel import names
 
 KERNELS = len(names())
+SECONDS = 120
 ROOT = Path(__file__).resolve().parent.parent
 CONFTEST = """
 def cases(kernel):
@@ -65,7 +63,7 @@ def project(pytester, monkeypatch):
 
 
 def run(project, *args):
-    return project.runpytest_subprocess("-p", "no:cacheprovider", *args)
+    return project.runpytest_subprocess("-p", "no:cacheprovider", *args, timeout=SECONDS)
 
 
 def gate_section(result) -> list[str]:
@@ -196,33 +194,26 @@ def test_update_goldens_never_passes(project, status, code):
 def test_a_gpu_that_is_required_and_missing_fails(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     test = str(ROOT / "conformance" / "test_cuda.py")
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--rootdir", str(ROOT), "--require-gpu", "-k", "refusals[land]", test)
+    result = run(project, "--rootdir", str(ROOT), "--require-gpu", "-k", "refusals[land]", test)
     assert result.ret == pytest.ExitCode.TESTS_FAILED and "--require-gpu: no CUDA device: CUDA_VISIBLE_DEVICES is ''" in str(result.stdout)
-    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--rootdir", str(ROOT), "-k", "refusals[land]", test)
+    result = run(project, "--rootdir", str(ROOT), "-k", "refusals[land]", test)
     assert result.ret == pytest.ExitCode.OK and "1 not run" in result.outlines[-1] and "passed" not in result.outlines[-1]
 
 
 def test_collecting_imports_no_torch():
     code = "import sys, pytest; code = pytest.main(['--collect-only', '-q']); sys.exit(code or 9 * ('torch' in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120).returncode == 0
 
 
-# The worker process
+# The order of tests
 
 
-def test_a_worker_outlives_what_it_runs():
-    worker = Worker(lasting=(KeyError,))
-    first = worker.call(os.getpid)
-    with pytest.raises(ValueError, match="invalid literal"):
-        worker.call(int, "x")
-    assert worker.call(os.getpid) == first != os.getpid()
-    with pytest.raises(KeyError):
-        worker.call({}.__getitem__, "gone")
-    second = worker.call(os.getpid)
-    assert second != first, "an error that lasts ends the process"
-    with pytest.raises(WorkerLost, match="exit code 3"):
-        worker.call(os._exit, 3)
-    with pytest.raises(WorkerLost, match="had not finished"):
-        worker.call(time.sleep, 60, seconds=0.5)
-    assert worker.call(os.getpid) not in (first, second)
-    worker.stop()
+def test_shuffling_is_by_the_seed_alone_and_told(project):
+    orders = [
+        [line for line in run(project, "--collect-only", "-q", *options).outlines if "::" in line]
+        for options in ([], ["--shuffle", "1"], ["--shuffle", "1"], ["--shuffle", "2"])
+    ]
+    assert orders[1] == orders[2] and len({tuple(order) for order in orders}) == 3 and all(sorted(order) == sorted(orders[0]) for order in orders)
+    for options in ([], ["-n", "2"]):
+        result = run(project, "--shuffle", "7", "-k", "exact", *options)
+        assert "shuffled: --shuffle 7" in result.outlines and "Different tests were collected" not in str(result.stdout)

@@ -54,7 +54,7 @@ def test_refused_where_goldens_are_judged(tmp_path, monkeypatch, capsys, command
 @pytest.mark.parametrize(("environment", "options"), [({"CI": "true"}, []), ({}, ["-n", "2"])])
 def test_switch_of_the_gate_is_refused_too(environment, options):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--update-goldens", *options]
-    result = subprocess.run(command, cwd=ROOT.parent, env=os.environ | environment, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=ROOT.parent, env=os.environ | environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == REFUSED and "refused" in result.stderr and "passed" not in result.stdout
 
 

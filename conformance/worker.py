@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 SECONDS = 600
+GRACE_SECONDS = 10  # for a process to end, once it should
 
 
 class WorkerLost(RuntimeError):
@@ -27,17 +30,23 @@ class Worker:
     def call(self, function: Callable, *args: Any, seconds: float = SECONDS) -> Any:
         """function(*args) in the child. Its exception is raised here; WorkerLost where it dies, or takes longer than `seconds`."""
         self._start()
-        self._pipe.send((function, args))
+        begin = time.monotonic()
+        ender = threading.Timer(seconds, self._process.kill)  # so that sending and receiving end, too
+        ender.start()
         try:
-            if not self._pipe.poll(seconds):
-                self.stop()
-                raise WorkerLost(f"{function.__name__}{args[:2]} had not finished after {seconds:g} s and was ended")
+            self._pipe.send((function, args))
+            if not self._pipe.poll(seconds + GRACE_SECONDS):
+                raise EOFError
             result, error = self._pipe.recv()
-        except EOFError:
-            self._process.join()
+        except (EOFError, OSError):
+            self._process.join(GRACE_SECONDS)
             code = self._process.exitcode
             self.stop()
-            raise WorkerLost(f"{function.__name__}{args[:2]} ended its process (exit code {code})") from None
+            late = time.monotonic() - begin >= seconds
+            how = f"had not finished after {seconds:g} s and was ended" if late else f"ended its process (exit code {code})"
+            raise WorkerLost(f"{function.__name__}{args[:2]} {how}") from None
+        finally:
+            ender.cancel()
         if isinstance(error, self.lasting):
             self.stop()
         if error is not None:
@@ -45,6 +54,8 @@ class Worker:
         return result
 
     def _start(self) -> None:
+        if self._process is not None and not self._process.is_alive():  # died between two calls
+            self.stop()
         if self._process is None:
             context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
             self._pipe, theirs = context.Pipe()
@@ -55,7 +66,7 @@ class Worker:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.join(GRACE_SECONDS)
             self._pipe.close()
             self._process = self._pipe = None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernels_cuda import build
 from kernels_cuda.buffers import DEVICE, Buffer
-from kernels_cuda.launch import arguments, call
+from kernels_cuda.launch import arguments, call, synchronise
 from references.contract.kernel import Kernel
 from references.contract.signature import DTYPES, Operand
 
@@ -154,7 +154,7 @@ def capture(work: list[Callable], launches: int):
 
     for one in work:  # warm-up: modules load and attributes are set outside the capture
         one()
-    torch.cuda.synchronize()
+    synchronise("the launches before a capture")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
         for i in range(launches):
@@ -173,7 +173,7 @@ def timed(graphs: Mapping[str, tuple[Any, int]], turns: int = SAMPLES) -> dict[s
             begin.record()
             graph.replay()
             end.record()
-            end.synchronize()
+            synchronise(f"{launches} launches of {name}")
             if turn >= 3:  # the first turns warm the clocks
                 samples[name].append(begin.elapsed_time(end) * 1e3 / launches)
     return {name: statistics.median(times) for name, times in samples.items()}
@@ -189,7 +189,7 @@ def median_us(work: Callable[[], Any], turns: int = SAMPLES, warm: int = 3) -> f
         begin.record()
         work()
         end.record()
-        end.synchronize()
+        synchronise("a call that is timed")
         if turn >= warm:
             times.append(begin.elapsed_time(end) * 1e3)
     return statistics.median(times)

@@ -12,9 +12,10 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,8 @@ from kernels_cuda.toolchain import BuildError, Toolchain, jobs, refuse_hidden_fl
 
 SOURCES = Path(__file__).resolve().parent
 FLAGS = ("-O3", "-fmad=false", "-lineinfo")  # lines change no instruction; profilers, the sanitizer and the check of the PTX read them
-LOCK_SECONDS = 600
+COMPILE_SECONDS = 540
+LOCK_SECONDS = 600  # longer than a compiler is waited for, so who waits for a build hears of its end
 SHOWN_LINES = 40
 
 _failed: dict[Path, BuildError] = {}  # the same sources fail the same way: one compiler run a process, not one a test
@@ -142,7 +144,7 @@ def build(plan: Plan, compiler: Callable[[Plan, Path], None] | None = None, seco
         shutil.rmtree(partial, ignore_errors=True)  # of a build that was killed; torch would wait forever for the `lock` in it
         partial.mkdir()
         try:
-            (compiler or compile_with_torch)(plan, partial)
+            _within(COMPILE_SECONDS, compiler or compile_with_torch, plan, partial)
             _publish(plan, partial)
         except BuildError as error:
             _failed[plan.folder] = error
@@ -150,6 +152,22 @@ def build(plan: Plan, compiler: Callable[[Plan, Path], None] | None = None, seco
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return True
+
+
+def _within(seconds, compiler, plan, partial):
+    """torch waits for the compiler without end; so a thread waits for torch, and is left behind where that does not end."""
+    done = Future()
+
+    def work():
+        try:
+            done.set_result(compiler(plan, partial))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    if not wait([done], seconds).done:
+        raise BuildError(f"{plan.name}: waited {seconds:g} s for its compiler in {partial}")
+    done.result()
 
 
 def _publish(plan, partial):

@@ -6,6 +6,7 @@ The argument list follows from the signature: inputs, outputs, sizes, row stride
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from references.contract.signature import DTYPES, Operand, Signature
 
 __all__ = ["LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "launch", "layouts_of", "prepare"]
 
+KERNEL_SECONDS = 120  # under the sanitizer, too
 TAGS = 16  # landings a TRACE build has room for: `traced` of common.cuh
 _SCALARS = {"int": ctypes.c_int64, "f32": ctypes.c_float, "bf16": ctypes.c_float}
 _lost: list[str] = []  # why the device is lost, once it is
@@ -131,6 +133,8 @@ class Prepared:
             self._trace()
             self.enqueue(form)
             synchronise(self.kernel.name)
+        except DeviceLost:
+            raise
         except CudaError:
             probe(self.kernel.name)
             raise
@@ -161,14 +165,21 @@ def launch(kernel: Kernel, library: ctypes.CDLL, inputs: Mapping[str, Any], form
     return Prepared(kernel, library, inputs, layout, traced).run(form)
 
 
-def synchronise(name: str) -> None:
-    """Wait for the device; what failed while a kernel ran is known only then."""
+def synchronise(name: str, seconds: float = KERNEL_SECONDS) -> None:
+    """Wait for the current stream; what failed while a kernel ran is known only then. DeviceLost where it does not end."""
     import torch
 
+    begin = time.monotonic()
     try:
-        torch.cuda.synchronize()
+        done = torch.cuda.Event()
+        done.record()
+        while not (ended := done.query()) and time.monotonic() - begin < seconds:
+            time.sleep(1e-4)
     except RuntimeError as error:
         raise CudaError(f"{name}: {str(error).splitlines()[0]}") from error
+    if not ended:
+        _lost.append(f"{name} had not finished on the GPU after {seconds:g} s")
+        raise DeviceLost(_lost[0])
 
 
 def probe(name: str) -> None:

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels_cuda.build import FLAGS, SOURCES
+from kernels_cuda.build import COMPILE_SECONDS, FLAGS, SOURCES
 from kernels_cuda.toolchain import BuildError, find_nvcc, refuse_hidden_flags
 
 ARCH = "90a"
@@ -53,7 +53,10 @@ def ptx(name: str, defines: tuple[str, ...] = (), sources: Path = SOURCES, flags
         output = Path(folder, f"{name}.ptx")
         target = f"-gencode=arch=compute_{ARCH},code=compute_{ARCH}"
         command = [find_nvcc(), "-ptx", target, *flags, *(f"-D{d}" for d in defines), sources / f"{name}.cu", "-o", output]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        try:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"{name}: waited {COMPILE_SECONDS:g} s for nvcc to make its PTX") from None
         if done.returncode:
             raise BuildError(f"{name} does not compile to PTX:\n{done.stderr.strip()}")
         return output.read_text()

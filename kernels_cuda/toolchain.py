@@ -15,6 +15,7 @@ REFUSED = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
 INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cu130"
 NO_NVCC = "install the CUDA toolkit, or set CUDA_HOME to the folder that holds bin/nvcc"
 GIB_A_COMPILER = 2
+VERSION_SECONDS = 60
 
 
 class BuildError(RuntimeError):
@@ -62,8 +63,8 @@ def require_torch():
 
 def nvcc_version(nvcc: str | Path) -> str:
     try:
-        return subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
+        return subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True, timeout=VERSION_SECONDS).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"nvcc does not run ({error}): {NO_NVCC}") from error
 
 

@@ -73,10 +73,12 @@ class Device:
 
     def _call(self, name: str, *args) -> None:
         """Tensors travel as pointers; the stream comes last."""
+        from kernels_cuda.launch import synchronise
+
         tensors = [arg for arg in args if isinstance(arg, self.torch.Tensor)]  # alive until the launch is done
         passed = [ctypes.c_void_p(arg.data_ptr()) if isinstance(arg, self.torch.Tensor) else arg for arg in args]
         status = getattr(self.library, name)(*passed, ctypes.c_void_p(self.torch.cuda.current_stream().cuda_stream))
         if status:
             raise RuntimeError(f"probe.cu: {name} failed with cudaError {status}")
-        self.torch.cuda.synchronize()
+        synchronise(f"probe.cu: {name}")
         del tensors
