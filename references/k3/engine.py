@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from references.k3.attention import cut
 from references.k3.backend import Array
+from references.k3.draft import Lane
 from references.k3.model import Cache, Calls, Model, State, Watch, step_rows
 from references.k3.pages import Pages
 from references.k3.prefill import chunk
 from references.k3.step import NOT_A_TOKEN, Features, NotANumber, decode
 from references.k3.verify import Round, Rounds, Tail
-
-if TYPE_CHECKING:
-    from references.k3.draft import Lane
 
 
 class Engine:

@@ -16,19 +16,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from references.contract.inputs import BF16
 from references.k3.backend import Array, Backend
-from references.k3.config import HEAD, PAGE, Config
+from references.k3.config import HEAD, Config
+from references.k3.draft import Lane, room
 from references.k3.model import Cache, Calls, Model, State, Watch
 from references.k3.pages import Pages
 from references.k3.step import NOT_A_TOKEN, Features, NotANumber, by_head, forward, kda_gates, logits, mla, project
-
-if TYPE_CHECKING:
-    from references.k3.draft import Lane
 
 GRAPHS = 32  # kept at a time; a round of n sequences has about 100^n layouts
 
@@ -162,8 +159,7 @@ class Rounds:
 
     def room(self, slot: int) -> int:
         """Drafts that a round takes of a slot: fewer near the end of its table."""
-        c = self.model.config
-        return max(0, min(c.drafts, c.pages * PAGE - int(self.pages.length[slot]) - 1))
+        return room(self.model.config, int(self.pages.length[slot]))
 
     def check(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """ValueError or NotANumber, with nothing changed, where there can be no such round."""
