@@ -40,6 +40,8 @@ class Prefilled:
 
 def even(tokens: int, ranks: int) -> tuple[int, ...]:
     """Segments as equal as they can be, the longer ones first."""
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
     return tuple((tokens + ranks - 1 - rank) // ranks for rank in range(ranks))
 
 
