@@ -21,7 +21,7 @@ from references.floor import distances
 from references.k3.config import PAGE, SMALL
 from references.k3.engine import Engine
 from references.k3.model import Model, Watch
-from references.k3.verify import GRAPHS
+from references.k3.rounds import GRAPHS
 
 CONFIG = replace(SMALL, layers=6)  # KDA KDA KDA MLA KDA MLA
 PROMPT, GREEDY = 60, 30  # the rounds come to the end of a page
@@ -213,7 +213,7 @@ def spoiled(side: str, live: bool = False) -> list[str]:
 def graphed(side: str, kept: int = GRAPHS) -> list[str]:
     """Rounds of three layouts, each captured once and replayed, or where fewer graphs are kept captured again: the bits of the eager ones."""
     run = Run(0, oracle(side), ((3, None),) * 7)
-    with patch("references.k3.verify.GRAPHS", kept):
+    with patch("references.k3.rounds.GRAPHS", kept):
         engine = Engine(model(side), slots=1)
         found = apart("graph", played(engine, [run], graph=True)[0], alone(side, run))
     return found + ([] if len(engine.rounds.graphs) == min(kept, 3) else [f"{len(engine.rounds.graphs)} graphs of three layouts"])

@@ -13,8 +13,9 @@ from references.k3.draft import Lane
 from references.k3.model import Cache, Calls, Model, State, Watch, step_rows
 from references.k3.pages import Pages
 from references.k3.prefill import chunk
+from references.k3.rounds import Round, Rounds
 from references.k3.step import NOT_A_TOKEN, Features, NotANumber, decode
-from references.k3.verify import Round, Rounds, Tail
+from references.k3.verify import Tail
 
 
 class Engine:
