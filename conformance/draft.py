@@ -34,7 +34,7 @@ def refused(side: str, call: str, *args) -> str:
     one = filled(side, 3)
     before = one.backend.download(one.rows).copy()
     try:
-        getattr(one, call)(*(one.rows[0, :5, :arg] if i == 1 else arg for i, arg in enumerate(args)))
+        getattr(one, call)(*(one.backend.upload(before[0, :5, :arg]) if i == 1 else arg for i, arg in enumerate(args)))
     except ValueError as error:
         kept = same_bits(one.backend.download(one.rows), before) and one.length.tolist() == [3, 0]
         return str(error) if kept else "the lane has changed"
