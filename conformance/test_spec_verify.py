@@ -178,11 +178,12 @@ PLANTS = {  # the mistake, the gate and how much of it, what it says
     "drafts_in_the_state": (drafts_in_the_state, verify.rejected, (verify.WRONG[:1],), "rejected ((3, 2), (2, 1)): round 2"),
     "rejected_rows_stay": (rejected_rows_stay, verify.rejected, (verify.WRONG[:1],), "rejected ((3, 2), (2, 1)): round 2"),
     "neighbours_table": (lambda: filling(first_table), verify.neighbours, (), NAN),
-    "parity_stays": (lambda: committing(parity_stays), verify.corrupted, ([0],), "corrupted at 0"),
+    "parity_stays": (lambda: committing(parity_stays), verify.corrupted, ([0, 1],), "should stay: "),
     "stale_state": (stale_state, verify.spoiled, (), NAN),
     "carry_of_one_row_less": (lambda: convolving(-1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
     "carry_of_one_row_more": (lambda: convolving(1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
     "context_of_the_anchor": (lambda: filling(context_of_the_anchor), verify_state.replays, (2,), "round 1: layer 3 mla_paged#1 o is another"),
+    "carry_of_an_earlier_row": (lambda: convolving(-1), verify.tracks, ("moe_chain",), "moe_chain, step "),
     "rejected_features": (rejected_features, verify_lane.rejected, (verify.WRONG[1:2],), "rejected ((6, 2, 17), (6, 1, 100)): other rows"),
 }
 

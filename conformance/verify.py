@@ -175,13 +175,11 @@ def neighbours(side: str, graph: bool = False) -> list[str]:
 
 
 def corrupted(side: str, places: Sequence[int] = range(CONFIG.drafts)) -> list[str]:
-    """One draft of six is another token, at each place: exactly those before it stay, and what is committed is what plain decoding gives."""
-    found = []
-    for bad in places:
-        run, at = Run(0, oracle(side), ((6, None), (6, bad), (6, None))), PROMPT + 1
-        for heard, stay in zip(alone(side, run), (6, bad, 6), strict=True):
-            want, at = list(run.tokens[at : at + stay + 1]), at + stay + 1
-            found += [] if (heard.accepted, heard.tokens) == (stay, want) else [f"corrupted at {bad}: {heard.tokens}, not {want}"]
+    """Of six drafts that plain decoding gives one is another token: those before it stay, and what is committed is what plain decoding gives."""
+    run, at, found = Run(0, oracle(side), ((6, None), *((6, place) for place in places))), PROMPT + 1, []
+    for heard, stay in zip(alone(side, run), (6, *places), strict=True):
+        want, at = list(run.tokens[at : at + stay + 1]), at + stay + 1
+        found += [] if (heard.accepted, heard.tokens) == (stay, want) else [f"{stay} should stay: {heard.tokens}, not {want}"]
     return found
 
 
@@ -239,7 +237,8 @@ def tracks(side: str, transport: str) -> tuple[list[str], list[str], str]:
     plain = list(walk(PLANS[transport], backend(side), tokens))[first:]
     far = np.concatenate([distances(a.logits, b.logits) for a, b in zip(got, plain, strict=True)])
     beyond, spent = flips(transport, got)
+    others = f"{len(beyond) + len(spent)} of {len(got)} tokens differ"
     if 2 * len(spent) >= len(got):
-        beyond.append(f"{transport}: {len(spent)} of {len(got)} tokens are others")
-    told = f"{transport}, verify against plain decoding, {side}: {len(spent)} of {len(got)} tokens differ; logits apart by {quantiles(far)}"
+        beyond.append(f"{transport}: {others}")
+    told = f"{transport}, verify against plain decoding, {side}: {others}; logits apart by {quantiles(far)}"
     return beyond, spent, told

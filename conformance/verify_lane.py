@@ -79,7 +79,7 @@ def parting(name: str, got: Sequence[Guess], want: Sequence[Guess]) -> list[str]
     return other or apart(name, [one.heard for one in got], [one.heard for one in want])
 
 
-def rejected(side: str, wrong: Sequence[Script] = WRONG) -> list[str]:
+def rejected(side: str, wrong: Sequence[Script] = WRONG[1:]) -> list[str]:
     """The lane after rounds of which the same drafts stay, others are rejected: the same rows, one of each token."""
     rows = [bits(side, (*script, *SCRIPT[3:5])) for script in (((2, None), (1, None)), *wrong)]
     found = [f"rejected {script}: other rows in the lane" for script, its in zip(wrong, rows[1:], strict=True) if not same_bits(its, rows[0])]
