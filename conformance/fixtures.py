@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,6 +19,7 @@ from references.contract.kernel import names
 
 CANNOT = (BuildError, CudaError, MemoryFault, WorkerLost, GoldenError, ValueError)
 Plan = tuple[str, tuple[str, ...]]
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 @pytest.fixture(scope="session")

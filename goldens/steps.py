@@ -14,6 +14,7 @@ from goldens.store import ROOT
 from goldens.walks import PLANS, Landed, Result, digest, walk
 from references.contract import Kernel
 from references.contract.inputs import BF16
+from references.k3.backend import Emulators
 
 NAME = "k3"
 VERSION = 1  # of the model and the order of its kernels; the kernels have versions of their own
@@ -71,7 +72,7 @@ def make(case: str) -> tuple[Walk, dict[str, int]]:
     tokens = plan.tokens()
     if plan.steps > len(tokens) and plan.first:
         tokens = [int(token) for token in make(plan.transport)[0].tokens]
-    results = list(walk(plan, Landed(), tokens, kernels))
+    results = list(walk(plan, Emulators() if plan.long else Landed(), tokens, kernels))
     names = tuple(dict.fromkeys(name for one in results for name in one.seen))
     top = np.array([np.argsort(-one.logits.astype(np.float32), kind="stable")[:TOP] for one in results], np.int32)
     fed = tokens if plan.rounds else tokens[: plan.first] + [one.token for one in results]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ import numpy as np
 from references.contract import Kernel
 from references.contract.inputs import hashed
 from references.k3.backend import Array, Backend, Emulators, Landings
-from references.k3.config import SMALL, TRANSPORTS
+from references.k3.config import PAGE, SMALL, TRANSPORTS, Config
+from references.k3.cp import even, prefill_cp
 from references.k3.engine import Engine
-from references.k3.model import Model
+from references.k3.model import Model, Watch
 
 PROMPT, GREEDY = 16, 24
 DEEP = 100  # tokens: a page and a part of the next, three chunks
+CP_SEED, MORE = 7, 6  # of the prompts of context-parallel walks, and the tokens fed after them
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Plan:
     """first: the step whose results come first; the tokens up to it are prefilled in chunks of `cap`, or stepped where that is None.
 
     prompt: seed and number of the tokens given; steps: in all. Where the given tokens end, each step feeds what the one before it gave.
+    segments: the prefill is context-parallel, by a rank each; `long`: of too many tokens to keep every landing of.
     rounds: in place of the steps after the first, of each how many drafts it takes, from the walk of the transport, and which of them is corrupted.
     """
 
@@ -35,6 +38,16 @@ class Plan:
     prompt: tuple[int, int] = (0, PROMPT)
     steps: int = PROMPT + GREEDY
     rounds: tuple[tuple[int, int | None], ...] = ()
+    segments: tuple[int, ...] = ()
+
+    @property
+    def long(self) -> bool:
+        return self.steps > 4096
+
+    @property
+    def config(self) -> Config:
+        """The small model, with pages for so many steps."""
+        return replace(SMALL, pages=max(SMALL.pages, -(-self.steps // PAGE)))
 
     def tokens(self) -> list[int]:
         seed, count = self.prompt
@@ -51,6 +64,18 @@ for _transport in TRANSPORTS:
                                          PROMPT - 1, PROMPT, steps=PROMPT + len(_rounds), rounds=_rounds)
 PLANS["deep"] = Plan(f"{DEEP} random tokens, stepped", "moe_chain", DEEP - 1, None, (1, DEEP + 2), DEEP + 2)
 PLANS["deep_prefill"] = Plan(f"{DEEP} random tokens, in chunks of 48", "moe_chain", DEEP - 1, 48, (1, DEEP + 2), DEEP + 2)
+
+
+def parallel(segments: tuple[int, ...]) -> Plan:
+    first = sum(segments) - 1
+    return Plan(f"{first + 1} random tokens prefilled by ranks of {', '.join(map(str, segments))}, then {MORE} more", "moe_chain", first, first + 1,
+                (CP_SEED, first + 1 + MORE), first + 1 + MORE, segments=segments)
+
+
+PLANS |= {f"cp_{name}": parallel(segments) for name, segments in {
+    "2": even(516, 2), "4": even(516, 4), "4_odd": even(515, 4), "8_odd": even(515, 8), "short": (2, 1, 300, 3, 1, 208), "few": (9, 30, 2, 17),
+    "4_long": even(16896, 4), "4_long_odd": even(16895, 4),
+}.items()}
 
 
 @dataclass(frozen=True)
@@ -95,6 +120,10 @@ class Recorder:
         for name, array in (getattr(self.backend, "last", {}) | results).items():
             self.seen[f"{place} {kernel.name}#{number} {name}"] = digest(array)
 
+    def of_rank(self, rank: int) -> Watch:
+        """`rank 2 layer 3 fmha#1 o`, in the order in which ranks go on: what a mistake reaches comes after it."""
+        return lambda place, *call: self(f"rank {rank} {place}", *call)
+
 
 def digest(array: np.ndarray) -> int:
     return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=8).digest(), "little")
@@ -102,7 +131,7 @@ def digest(array: np.ndarray) -> int:
 
 def walk(plan: Plan, backend: Backend, tokens: Sequence[int], kernels: dict[str, int] | None = None) -> Iterator[Result]:
     """The recorded steps of a plan, fed `tokens`. kernels: gets the versions of those that ran."""
-    engine, given = Engine(Model(SMALL, backend, plan.transport), slots=1), list(tokens)
+    engine, given = Engine(Model(plan.config, backend, plan.transport), slots=1, pool=plan.config.pages), list(tokens)
     if plan.cap is None:
         engine.admit(0)
     for step in range(plan.first if plan.cap else 0, plan.steps):
@@ -110,7 +139,9 @@ def walk(plan: Plan, backend: Backend, tokens: Sequence[int], kernels: dict[str,
         if plan.rounds and step > plan.first:
             yield verified(engine, given, step, plan.rounds[step - plan.first - 1], recorder)
         else:
-            if plan.cap and step == plan.first:
+            if plan.segments and step == plan.first:
+                logits, ids = prefill_cp(engine, 0, given[: step + 1], plan.segments, watch=recorder.of_rank)
+            elif plan.cap and step == plan.first:
                 logits, ids = engine.prefill(0, given[: step + 1], plan.cap, watch=recorder)
             else:
                 logits, ids = engine.step({0: given[step]}, watch=recorder if step >= plan.first else None)

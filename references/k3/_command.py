@@ -15,8 +15,9 @@ from references.k3.backend import Backend, Emulators
 from references.k3.bisect import bisect
 from references.k3.config import SMALL, TRANSPORTS, WIDE
 from references.k3.cp import check, even, prefill
-from references.k3.distributed import KINDS, spawned
+from references.k3.distributed import KINDS
 from references.k3.model import Model
+from references.k3.processes import spawned
 from references.k3.ranks import SECONDS, Link, RankLost, in_process
 
 MODELS = {"small": SMALL, "wide": WIDE}

@@ -54,7 +54,7 @@ def check(c: Config, tokens: Sequence[int], segments: Sequence[int]) -> None:
     """ValueError where there is no such prefill."""
     if not segments or min(segments) < 1 or sum(segments) != len(tokens):
         raise ValueError(f"segments must be of at least one token each, {len(tokens)} in all, got {list(segments)}")
-    for token in tokens:
+    for token in (min(tokens), max(tokens)):
         if not 0 <= token < c.vocab:
             raise ValueError(f"token must be 0 .. {c.vocab - 1}, got {token}")
 

@@ -1,6 +1,7 @@
 """Links between ranks. What one rank sends to another is received by name, in the order in which it was sent: nothing hangs on who is early.
 
-Here ranks are threads of one process, of which one works at a time; `references.k3.distributed` has the same links between processes.
+Here ranks are threads of one process, of which one works at a time; `references.k3.distributed` has the same links
+between processes.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class _Threads:
                     self._next()
         except _Stopped:
             pass
-        except Exception as error:
+        except BaseException as error:  # a thread's end would be no one's news
             lost = RankLost(rank, f"failed: {type(error).__name__}: {error}")
             lost.__cause__ = error
             with self.changed:

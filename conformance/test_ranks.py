@@ -1,0 +1,136 @@
+"""Links between ranks: what is sent is received in any order of ranks, in process and between processes; a rank that is lost is named in time."""
+
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+
+from conformance.fixtures import needs_torch
+from references.k3.processes import spawned
+from references.k3.ranks import RankLost, in_process
+
+WAIT = 2.0  # seconds that a rank may keep others waiting
+SLOW = 30.0  # seconds that it does
+
+
+def ring(link, size=3):
+    """Everyone sends twice to everyone, then receives: what came, by source."""
+    for to in range(link.ranks):
+        if to != link.rank:
+            for part in range(2):
+                link.send(to, f"part {part}", np.full(size, 10 * link.rank + part, np.float32))
+    sources = [rank for rank in range(link.ranks) if rank != link.rank]
+    return [[int(link.receive(source, f"part {part}", np.empty(size, np.float32))[-1]) for part in range(2)] for source in sources]
+
+
+def all_sent(ranks):
+    return [[[10 * source, 10 * source + 1] for source in range(ranks) if source != rank] for rank in range(ranks)]
+
+
+def lost(link, how):
+    """Rank 1 is lost; the last waits for rank 0, and that for rank 1."""
+    if link.rank == 1:
+        if how == "raises":
+            raise ValueError("a bad day")
+        if how == "dies":
+            os._exit(1)
+        if how == "sleeps":
+            time.sleep(SLOW)
+    waits_for = 1 if link.rank == 0 else 0
+    return link.receive(waits_for, "a word", np.empty(1, np.uint8))
+
+
+# In process
+
+
+@pytest.mark.parametrize("pick", [min, max, random.Random(1).choice, random.Random(2).choice])
+def test_any_order(pick):
+    assert in_process(ring, 4, pick) == all_sent(4)
+
+
+def test_alone():
+    assert in_process(lambda link: (link.rank, link.ranks), 1) == [(0, 1)]
+
+
+def test_one_works_at_a_time():
+    at_work = []
+
+    def work(link):
+        for _ in range(20):
+            at_work.append(link.rank)
+            time.sleep(1e-4)
+            assert at_work.pop() == link.rank and not at_work
+            link.send((link.rank + 1) % 3, "turn", np.zeros(1))
+            link.receive((link.rank + 2) % 3, "turn", np.zeros(1))
+
+    in_process(work, 3, random.Random(5).choice)
+
+
+def test_what_is_sent_may_change_once_it_is_taken():
+    def work(link):
+        if link.rank == 1:
+            return [int(link.receive(0, "number", np.empty(1, np.int64))[0]) for _ in range(3)]
+        held = np.zeros(1, np.int64)
+        for number in range(3):
+            held[0] = number
+            link.send(1, "number", held).wait()
+
+    for pick in (min, max):
+        assert in_process(work, 2, pick)[1] == [0, 1, 2]
+
+
+def test_a_rank_that_raises():
+    with pytest.raises(RankLost, match="rank 1 failed: ValueError: a bad day") as caught:
+        in_process(lambda link: lost(link, "raises"), 3)
+    assert caught.value.rank == 1 and isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_rank_that_sleeps():
+    start = time.monotonic()
+    with pytest.raises(RankLost, match=r"rank 1 has worked for 0\.3 s without a word; rank 0 waits for a word of rank 1; "):
+        in_process(lambda link: lost(link, "sleeps"), 3, seconds=0.3)
+    assert time.monotonic() - start < SLOW / 2
+
+
+def test_ranks_that_wait_for_each_other():
+    with pytest.raises(RuntimeError, match="no rank can go on; rank 0 waits for a word of rank 1; rank 1 waits for a word of rank 0"):
+        in_process(lambda link: link.receive(1 - link.rank, "a word", np.empty(1)), 2)
+
+
+def test_something_else_is_sent():
+    def work(link, what, like):
+        return link.send(1, "halo", np.zeros(3, np.float32)) if link.rank == 0 else link.receive(0, what, like)
+
+    for what, like in (("state", np.zeros(3, np.float32)), ("halo", np.zeros(4, np.float32)), ("halo", np.zeros(3))):
+        with pytest.raises(RankLost, match=rf"rank 0 sends halo float32\[3\] where {what} {like.dtype}\[{len(like)}\] is received"):
+            in_process(lambda link, what=what, like=like: work(link, what, like), 2)
+
+
+# Between processes
+
+
+@needs_torch
+def test_processes():
+    """Messages larger than what a socket takes at once: everyone sends before anyone receives."""
+    assert spawned(ring, 2, "gloo", 1 << 20, seconds=60) == all_sent(2)
+
+
+@needs_torch
+@pytest.mark.parametrize("how, ranks, said", [
+    ("raises", 2, "rank 1 failed: ValueError: a bad day"), ("dies", 2, "rank 1 ended without a word"),
+    ("sleeps", 3, r"rank 1 is lost: rank . waited [23]\.\d s for rank [01], a word of it"),
+], ids=["raises", "dies", "sleeps"])
+def test_a_process_that_is_lost(how, ranks, said):
+    start = time.monotonic()
+    with pytest.raises(RankLost, match=said) as caught:
+        spawned(lost, ranks, "gloo", how, seconds=WAIT)
+    assert caught.value.rank == 1 and time.monotonic() - start < SLOW
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="kind must be one of gloo, nccl, got 'mpi'"):
+        spawned(ring, 2, "mpi")
+    with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
+        spawned(ring, 0, "gloo")
