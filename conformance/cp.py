@@ -77,18 +77,19 @@ def against_one(side: str, segments: tuple[int, ...]) -> tuple[list[str], str]:
     want, got = alone(side, sum(segments)), fed(side, segments)
     bound, state = REL_L2 * np.sqrt(SMALL.layers), rel_l2(got.state, want.state)
     apart = [rel_l2(a, b) for a, b in zip(got.logits, want.logits, strict=True)]
-    flips = [i for i, (token, same) in enumerate(zip(got.tokens, want.tokens, strict=True)) if token != same]
+    flips = {i: float(ulps(want.logits[i], want.logits[i].max())[token])
+             for i, (token, same) in enumerate(zip(got.tokens, want.tokens, strict=True)) if token != same}
     found = [] if same_bits(got.inputs, want.inputs) else ["layer 0: other inputs are carried"]
     found += [] if state < STATE else [f"layer 0: states apart by {state:.2g} of {STATE:g} (rel_l2)"]
     found += [f"result {i}: logits apart by {one:.2g} of {bound:.2g} (rel_l2)" for i, one in enumerate(apart) if not one < bound]
     found += [] if got.logits[0].argmax() == want.logits[0].argmax() else ["boundary: another argmax"]
-    for i in flips:
-        margin = float(ulps(want.logits[i], want.logits[i].max())[got.tokens[i]])
+    for i, margin in flips.items():
         if i == 0 or margin > FLOOR:
             found.append(f"{f'step {i}' if i else 'boundary'}: token {got.tokens[i]}, of one rank {want.tokens[i]} by {margin:.1f} ulp")
     about = f"{len(segments)} ranks, {sum(segments)} tokens, {side}: boundary logits apart by {apart[0]:.4f} of {bound:.2g} (rel_l2), "
     about += f"{quantiles(ulps(got.logits[0], want.logits[0].max(), want.logits[0]))} of the largest; layer 0's state by {state:.1g}; "
-    return found, f"{about}{len(flips)} flips in {len(apart) - 1} steps after it, logits within {max(apart[1:]):.4f}"
+    spent = "".join(f", a flip at a margin of {margin:.1f} ulp" for margin in flips.values())
+    return found, f"{about}{len(apart) - 1} steps after it within {max(apart[1:]):.4f}{spent}"
 
 
 def rel_l2(got: np.ndarray, want: np.ndarray) -> float:

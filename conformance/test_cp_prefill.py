@@ -14,11 +14,11 @@ from references.k3.ranks import RankLost
 
 pytestmark = pytest.mark.steps
 GOLDENS = [case for case, plan in PLANS.items() if plan.segments]
+FEW = PLANS["cp_few"].segments
 SHORT = PLANS["cp_short"].segments  # shorter than the halo, in the middle and at the beginning
 ENDING = (5, 5, 5, 1, 2, 4)  # so short that all of what came before still shows
-COMPARED = [even(516, 2), even(516, 4), even(515, 4), even(515, 8), SHORT, ENDING, (1, 1, 1, 1)]
+COMPARED = [even(516, 2), even(516, 4), even(515, 4), even(515, 8), SHORT, FEW, ENDING, (1, 1, 1, 1)]
 LONG = [even(tokens, ranks) for tokens in (16896, 16895, 65536, 65535) for ranks in (2, 4, 8)]
-FEW = PLANS["cp_few"].segments
 
 
 @pytest.fixture
