@@ -205,6 +205,7 @@ __device__ __forceinline__ void make_tiles(const Segment& s, int64_t h, Shared& 
     if (warp < 4) make_system(shared, stage, warp, lane);
     barrier_sync(kMade, kMakers);
     if (warp == 0 && lane < kTile) invert(shared, stage, lane, tile_head);
+    __syncwarp();  // half a warp has written, and the whole of it takes the turn
   }
   barrier_sync(kTurn, kAll);
 }

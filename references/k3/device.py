@@ -45,7 +45,7 @@ class Cuda:
         return self.torch.from_numpy(bits).view(self.types[array.dtype])
 
     def download(self, array: Array) -> np.ndarray:
-        return to_numpy(array.contiguous())
+        return array if isinstance(array, np.ndarray) else to_numpy(array.contiguous())  # kernels take operands of the host, too
 
     def stack(self, arrays: Sequence[Array]) -> Array:
         return self.torch.stack(list(arrays), dim=1)
