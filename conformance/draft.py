@@ -180,7 +180,7 @@ def stopped(side: str) -> tuple[list[int], list[int]]:
 # How often it is right
 
 
-def rounds(side: str, transport: str, prompts: int = 2, tokens: int = 24) -> tuple[list[tuple[int, int]], list[int]]:
+def rounds(side: str, transport: str, prompts: int = 2, tokens: int = 16) -> tuple[list[tuple[int, int]], list[int]]:
     """Verified rounds from several prompts of 16 tokens, the golden walk's first, until each has so many tokens: drafts and those that stay.
 
     And the first prompt's tokens.

@@ -135,6 +135,19 @@ def test_visits_of_different_shapes_are_joined():
     assert golden.landings["S1.bf"].astype(float).tolist() == [1, 4, 9, 16, 4, 16]
 
 
+@pytest.mark.parametrize("rows, written", [(0, False), (2, True), (0, True), (2, False)])
+def test_what_a_schedule_leaves_unwritten_is_in_its_signature(rows, written):
+    def emulate(x, rows):
+        return x, x if written else None
+
+    emulated = schedule("x: f32[m], rows: int -> o: f32[m], next: f32[m] if rows > 0", version=1)(emulate)
+    if written == (rows > 0):
+        assert (emulated(np.ones(3, np.float32), rows)[1] is not None) == written
+    else:
+        with pytest.raises(AssertionError, match=f"next is {'' if written else 'un'}written, signature says: if rows > 0"):
+            emulated(np.ones(3, np.float32), rows)
+
+
 def test_inputs_from_a_file(tmp_path):
     golden = make(forms(), next(forms().cases()))
     np.savez(tmp_path / "golden.npz", **golden.arrays())

@@ -5,8 +5,11 @@ import pytest
 
 from conformance import steps
 from references.contract.mistakes import same_bits
+from references.k3.backend import Emulators, Mixture
 from references.k3.config import PAGE, SMALL
+from references.k3.draft import Lane
 from references.k3.engine import Engine, NotANumber
+from references.k3.model import Model
 from references.k3.pages import Pages
 from references.k3.rounds import committed
 
@@ -48,6 +51,9 @@ def test_the_end_of_a_table(engine):
         assert engine.room(1) == room
     with pytest.raises(ValueError, match=r"rows must fit the 17 pages of slot 1, got 1088 \+ 1"):
         engine.verify({1: []})
+    for slot in (0, -1, 2):
+        with pytest.raises(ValueError, match=rf"slot must be a live one of \[1\], got {slot}"):
+            engine.room(slot)
 
 
 def test_a_pool_without_room(engine):
@@ -78,6 +84,67 @@ def test_no_round_without_a_prompt(engine):
 def test_emulators_have_no_graphs(engine):
     with pytest.raises(ValueError, match="graph must be False where kernels are emulated, got True"):
         engine.verify({1: []}, graph=True)
+
+
+def test_a_round_that_is_interrupted_may_be_run_again(engine):
+    """A step too, on an engine of its own, and a prompt, whose slot is free again."""
+    stepped = Engine(engine.model, slots=1)
+    stepped.admit(0)
+    for act in (lambda watch: engine.verify({1: [8, 9]}, watch=watch), lambda watch: engine.prefill(0, [4, 5, 6], watch=watch),
+                lambda watch: stepped.step({0: 7}, watch=watch)):
+        before = everything(engine), everything(stepped), stepped.state.parity
+        with pytest.raises(Interrupted):
+            act(Interrupting(40))
+        assert (everything(engine), everything(stepped), stepped.state.parity) == before
+        act(None)
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupting:
+    """A watch that ends the calls after so many."""
+
+    def __init__(self, calls: int):
+        self.left = calls
+
+    def __call__(self, *call) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Interrupted
+
+
+def test_a_nan_logit_ends_the_first_round(engine):
+    """And the engine may still step."""
+    engine.state.memory[0][0, 1] = np.nan
+    before = everything(engine)
+    with pytest.raises(NotANumber, match="slot 1 has a NaN logit"):
+        engine.verify({1: [8]})
+    assert everything(engine) == before
+
+
+def test_an_output_that_is_not_written_is_none():
+    """It moves between backends, and no watch sees it."""
+    seen = []
+    held = Engine(Model(SMALL, Mixture(Emulators(), Emulators(), ["conv_silu_chunk"])), slots=1)
+    held.prefill(0, [1])
+    for _ in range(2):
+        held.verify({0: []}, watch=lambda place, kernel, inputs, outputs: seen.append((inputs.get("commit_rows"), [*outputs])))
+    assert {commit: outputs for commit, outputs in seen if commit is not None} == {0: ["y"], 1: ["y", "next"]}
+
+
+def test_a_lane_of_fewer_slots(engine):
+    with pytest.raises(ValueError, match="lane must have a place for each of 2 slots, got 1"):
+        Engine(engine.model, slots=2, lane=Lane(SMALL, engine.model.backend, 1))
+
+
+@pytest.mark.parametrize("cap", [0, -1])
+def test_chunks_of_nothing(engine, cap):
+    before = everything(engine)
+    with pytest.raises(ValueError, match=f"size must be at least 1, got {cap}"):
+        engine.prefill(0, [1, 2], cap)
+    assert everything(engine) == before
 
 
 def test_a_nan_logit_ends_the_round(engine):

@@ -30,6 +30,10 @@ def test_02_rejected_drafts(on):
     assert on(verify.rejected) == []
 
 
+def test_02_a_draft_that_is_not_finite(on):
+    assert on(verify.not_finite) == []
+
+
 def test_03_neighbours(on):
     assert on(verify.neighbours) == []
 
@@ -40,7 +44,7 @@ def test_04_a_corrupt_draft(on):
 
 def test_04_corrupt_values(on):
     """Those that nobody owns change nothing; one within the context does."""
-    assert on(verify.spoiled) == [] and on(verify.spoiled, True) != []
+    assert on(verify.spoiled) == [] and on(verify.spoiled, True, 2) != []
 
 
 @both_transports
@@ -79,6 +83,10 @@ def test_graphs_equal_eager(gpu, kept):
 
 def test_graphs_of_sequences_that_come_and_go(gpu):
     assert gpu.call(verify.neighbours, "cuda", True) == []
+
+
+def test_the_lane_of_graphs(gpu):
+    assert gpu.call(verify_lane.graphed, "cuda") == []
 
 
 def test_every_landing(gpu):
@@ -180,8 +188,7 @@ PLANTS = {  # the mistake, the gate and how much of it, what it says
     "neighbours_table": (lambda: filling(first_table), verify.neighbours, (), NAN),
     "parity_stays": (lambda: committing(parity_stays), verify.corrupted, ([0, 1],), "should stay: "),
     "stale_state": (stale_state, verify.spoiled, (), NAN),
-    "carry_of_one_row_less": (lambda: convolving(-1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
-    "carry_of_one_row_more": (lambda: convolving(1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
+    "carry_of_a_later_row": (lambda: convolving(1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
     "context_of_the_anchor": (lambda: filling(context_of_the_anchor), verify_state.replays, (2,), "round 1: layer 3 mla_paged#1 o is another"),
     "carry_of_an_earlier_row": (lambda: convolving(-1), verify.tracks, ("moe_chain",), "moe_chain, step "),
     "rejected_features": (rejected_features, verify_lane.rejected, (verify.WRONG[1:2],), "rejected ((6, 2, 17), (6, 1, 100)): other rows"),

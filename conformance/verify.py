@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -126,13 +127,16 @@ def history(side: str) -> list[str]:
     for token in paging.tokens(6, 64):
         other.step({1: token})
     found = apart("after a walk of another engine", played(Engine(model(side), slots=1), [run])[0], want)
-    found += apart("in a slot used before", played(Engine(model(side), slots=1), [replace(run, script=SCRIPT[:3]), replace(run, first=3)])[1], want)
+    again = played(Engine(model(side), slots=1), [replace(run, script=SCRIPT[:3]), replace(run, first=3, script=SCRIPT[:5])])[1]
+    found += apart("in a slot used before", again, want[:5])
     return found + scrambled(side)
 
 
-def scrambled(side: str, rounds: int = 4) -> list[str]:
+def scrambled(side: str, rounds: int = 4, layouts: Sequence[str] = ("scrambled", "large", "others_data")) -> list[str]:
+    """A run alone has its pages in order, among NaN."""
     found, run = [], Run(0, oracle(side), SCRIPT[:rounds])
-    for name, layout in paging.LAYOUTS.items():
+    for name in layouts:
+        layout = paging.LAYOUTS[name]
         engine = Engine(model(side), slots=2, pool=paging.POOL, free=layout.free)
         backend(side).write(engine.cache.rows, paging.FILLS[layout.fill](tuple(engine.cache.rows.shape)))
         guest = [Run(1, tuple(paging.tokens(2, 60)), run.script, prompt=5)] if layout.guest else []
@@ -155,6 +159,17 @@ def rejected(side: str, wrong: Sequence[Script] = WRONG) -> list[str]:
         found += apart(f"rejected {first, second}", got[2:], want[2:], first=2)
         found += apart(f"accepted before {first, second}", got[:2], want[:2], rows=slice(2))
     return found
+
+
+def not_finite(side: str) -> list[str]:
+    """The rejected draft's embedding is NaN: what is committed, the anchor's logits and the sequence beside it are those of any rejected draft."""
+    run, other = Run(0, oracle(side), ((2, None), (6, 0), (1, None))), Run(1, oracle(side), ((2, None), (3, None), (0, None)), 62)
+    of, (draft, *_) = model(side), run.drafts(PROMPT + 3, 1)
+    table = of.backend.download(of.ends.embedding).copy()
+    table[draft] = np.nan
+    spoilt = SimpleNamespace(**vars(of) | {"ends": SimpleNamespace(**vars(of.ends) | {"embedding": of.backend.upload(table)})})
+    its, others = played(Engine(spoilt, slots=2), [run, other])
+    return apart("a draft of NaN", its, alone(side, run), rows=slice(1)) + apart("beside a draft of NaN", others, alone(side, other))
 
 
 # 3: neighbours
@@ -183,7 +198,7 @@ def corrupted(side: str, places: Sequence[int] = range(CONFIG.drafts)) -> list[s
     return found
 
 
-def spoiled(side: str, live: bool = False) -> list[str]:
+def spoiled(side: str, live: bool = False, rounds: int = len(SCRIPT)) -> list[str]:
     """Before every round all that nobody owns becomes NaN: rows past the length, free pages, the sink, the state that is not current, the buffers.
 
     live: a row of the context too, which must be seen.
@@ -202,7 +217,8 @@ def spoiled(side: str, live: bool = False) -> list[str]:
         if engine.rounds.rows:
             engine.rounds.rows.streams[:], engine.rounds.rows.o[:] = nan, nan
 
-    return apart("spoiled", played(Engine(model(side), slots=1, pool=3), [Run(0, oracle(side))], before=spoil)[0], alone(side))
+    run = Run(0, oracle(side), SCRIPT[:rounds])
+    return apart("spoiled", played(Engine(model(side), slots=1, pool=3), [run], before=spoil)[0], alone(side)[:rounds])
 
 
 # Graphs

@@ -79,23 +79,29 @@ def parting(name: str, got: Sequence[Guess], want: Sequence[Guess]) -> list[str]
     return other or apart(name, [one.heard for one in got], [one.heard for one in want])
 
 
-def rejected(side: str, wrong: Sequence[Script] = WRONG[1:]) -> list[str]:
+def rejected(side: str, wrong: Sequence[Script] = WRONG[1:2]) -> list[str]:
     """The lane after rounds of which the same drafts stay, others are rejected: the same rows, one of each token."""
     rows = [bits(side, (*script, *SCRIPT[3:5])) for script in (((2, None), (1, None)), *wrong)]
     found = [f"rejected {script}: other rows in the lane" for script, its in zip(wrong, rows[1:], strict=True) if not same_bits(its, rows[0])]
     return found + ([] if np.isfinite(rows[0].astype(np.float32)).all() else ["the lane holds what nobody wrote"])
 
 
-def bits(side: str, script: Script) -> np.ndarray:
+def graphed(side: str) -> list[str]:
+    """The lane after rounds, the last of which replays a graph."""
+    script = ((0, None), (1, 0), (1, 0), (1, 0))
+    return [] if same_bits(bits(side, script, graph=True), bits(side, script)) else ["graphs append other rows"]
+
+
+def bits(side: str, script: Script, graph: bool = False) -> np.ndarray:
     of = Speculation(model(side), slots=1)
-    played(of.engine, [Run(0, oracle(side), script)])
+    played(of.engine, [Run(0, oracle(side), script)], graph)
     return backend(side).download(of.lane.recent(0)).copy()
 
 
 def ceiling(side: str) -> list[str]:
     """Near the end of the context fewer drafts are taken, to the last token; then the sequence is refused, and nothing changes."""
     of, end = Speculation(Model(SHORT, backend(side)), slots=1), SHORT.pages * PAGE
-    of.begin(0, paging.tokens(3, end - 9))
+    of.begin(0, paging.tokens(3, end - 6))
     while (length := int(of.engine.pages.length[0])) < end:
         one = of.round()[0]
         if len(one.drafts) > end - length - 1:

@@ -30,7 +30,8 @@ BLIND = _conv.BLIND
 
 
 @schedule(
-    "p: f32[t, nt:off+inner], taps: f32[inner, 4], carry: bf16[3, inner], off: int, commit_rows: int -> y: bf16[t, inner], next: bf16[3, inner]",
+    "p: f32[t, nt:off+inner], taps: f32[inner, 4], carry: bf16[3, inner], off: int, commit_rows: int"
+    " -> y: bf16[t, inner], next: bf16[3, inner] if commit_rows > 0",
     version=1,
     requires=("inner >= 1", "off >= 0", "off + inner <= nt", "0 <= commit_rows <= t"),
 )

@@ -16,7 +16,7 @@ import numpy as np
 from references.arith import as_bf16, as_f32, bf
 from references.arith.site import planted
 from references.contract.case import Case
-from references.contract.signature import DTYPES, FORMS, Signature
+from references.contract.signature import DTYPES, FORMS, Signature, holds
 
 ROOT = Path(__file__).resolve().parent.parent
 CANONICAL_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
@@ -84,6 +84,8 @@ def _widen(operand, value):
 
 
 def _store(operand, result, sizes):
+    if (result is not None) != holds(operand.when, sizes):
+        raise AssertionError(f"{operand.name} is {'un' * (result is None)}written, signature says: if {operand.when}")
     if result is None:
         return None
     if result.shape != operand.shape(sizes):

@@ -2,15 +2,18 @@
 
 It is read by everything that handles a kernel's operands: the emulator's checks, the goldens, the CUDA launcher's argument list.
 `m@ldx` says that rows may lie `ldx` elements apart; every other axis is packed. `p: f32[b, nt:off+inner]` says that of the last axis only
-the `inner` columns from argument `off` on are used, so that p too can be cut along `inner`. A scalar is `int`, `f32`, `bf16` (a number that bf16
+the `inner` columns from argument `off` on are used, so that p too can be cut along `inner`. `-> next: bf16[3, n] if rows > 0` is left unwritten
+where that does not hold of the sizes and integer arguments. A scalar is `int`, `f32`, `bf16` (a number that bf16
 holds) or, of a kernel whose forms follow schedules of their own, `form: form`: the name of one of them.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +23,7 @@ DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "e4
           "u8": np.dtype(np.uint8), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # itemsize -> the unsigned view that goldens store
 FORMS = ("current", "retired")  # of a kernel whose forms give the same bits
-_OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\])?$")
+_OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\](?: if (.+))?)?$")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Operand:
     dims:   the names of the axes, None for a scalar
     stride: the name of the row stride where rows need not be packed
     window: of the last axis, the argument that says where its used columns start, and the size that says how many they are
+    when:   of a result, the comparison where it does not hold nothing is written
     """
 
     name: str
@@ -37,6 +41,7 @@ class Operand:
     dims: tuple[str, ...] | None = None
     stride: str | None = None
     window: tuple[str, str] | None = None
+    when: str = "True"
 
     @property
     def is_array(self) -> bool:
@@ -131,12 +136,22 @@ class Signature:
             if operand.dtype == "form" and checked not in self.forms:
                 raise ValueError(f"{operand.name} must be one of {', '.join(self.forms)}, got {checked!r}")
         for rule in self.requires:
-            if not eval(rule, {"__builtins__": {}}, sizes):
+            if not holds(rule, sizes):
                 known = ", ".join(f"{name} = {sizes[name]}" for name in dict.fromkeys(re.findall(r"[a-z]\w*", rule)) if name in sizes)
                 raise ValueError(f"{rule} is required, got {known}")
         if self.refuse:
             self.refuse(**{operand.name: values[operand.name] for operand in self.inputs})
         return sizes
+
+
+def holds(rule: str, sizes: Mapping[str, int]) -> bool:
+    """Whether a comparison of the signature does, of sizes and integer arguments."""
+    return eval(_compiled(rule), {"__builtins__": {}}, sizes)
+
+
+@functools.cache
+def _compiled(rule: str) -> CodeType:
+    return compile(rule, rule, "eval")
 
 
 def _operands(text: str) -> tuple[Operand, ...]:
@@ -147,9 +162,9 @@ def _operand(text: str) -> Operand:
     found = _OPERAND.match(text)
     if not found:
         raise ValueError(f"not an operand: {text!r}")
-    name, dtype, dims = found.groups()
+    name, dtype, dims, when = found.groups()
     if dims is None:
         return Operand(name, dtype)
     strides, windows = re.findall(r"@(\w+)", dims), re.findall(r":(\w+)\+(\w+)$", dims)
     named = tuple(re.sub(r"@\w+|:\w+\+\w+", "", dim).strip() for dim in dims.split(","))
-    return Operand(name, dtype, named, strides[0] if strides else None, windows[0] if windows else None)
+    return Operand(name, dtype, named, strides[0] if strides else None, windows[0] if windows else None, when or "True")

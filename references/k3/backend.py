@@ -28,8 +28,8 @@ class Backend(Protocol):
     def stack(self, arrays: Sequence[Array]) -> Array:
         """[b, h] each -> [b, len(arrays), h]."""
 
-    def run(self, kernel: Kernel, inputs: Mapping[str, Any], into: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Outputs by name; one named in `into` is written there."""
+    def run(self, kernel: Kernel, inputs: Mapping[str, Any], into: Mapping[str, Array] | None = None) -> dict[str, Array | None]:
+        """Outputs by name; one named in `into` is written there, one that the schedule leaves unwritten is None."""
 
     def landed(self, kernel: Kernel, inputs: Mapping[str, Any], like: Landings | None = None) -> tuple[dict[str, Array], Landings]:
         """Outputs, and what the kernel lands on its way, by site; on a device without the last site, and traced by landings of the same shapes."""
@@ -82,6 +82,8 @@ class Mixture:
             return self.base.run(kernel, inputs, into)
         outputs = self.other.run(kernel, carried(inputs, self.base, self.other))
         for name, value in outputs.items():
+            if value is None:
+                continue
             if into and name in into:
                 self.base.write(into[name], self.other.download(value))
                 outputs[name] = into[name]

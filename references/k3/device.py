@@ -16,7 +16,7 @@ from kernels_cuda.launch import TAGS, arguments, call
 from references.contract import Kernel, Operand
 from references.contract.kernel import to_numpy
 from references.contract.landings import emulate_landings
-from references.contract.signature import DTYPES
+from references.contract.signature import DTYPES, holds
 from references.k3.backend import Array, Landings
 
 TORCH = {"bf16": "bfloat16", "f32": "float32", "u8": "uint8", "i32": "int32", "i64": "int64"}
@@ -80,7 +80,7 @@ class Cuda:
         places = {name: SimpleNamespace(pointer=value.data_ptr(), pitch=_pitch(value)) for name, value in arrays.items()}
         stream = self.torch.cuda.current_stream().cuda_stream
         call(library, kernel.name, signature, arguments(signature, places, held, sizes, kernel.forms_for(inputs)[0], stream))
-        return outputs
+        return {o.name: outputs[o.name] if holds(o.when, sizes) else None for o in signature.outputs}
 
     def _library(self, kernel: Kernel, *defines: str) -> ctypes.CDLL:
         planted = (f"MISTAKE={self.planted[kernel.name]}",) if kernel.name in self.planted else ()

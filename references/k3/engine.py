@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,6 +31,8 @@ class Engine:
         lane: Lane | None = None,
     ):
         c, self.attention = model.config, attention
+        if lane and len(lane.length) < slots:
+            raise ValueError(f"lane must have a place for each of {slots} slots, got {len(lane.length)}")
         self.model, self.slots, self.widest, self.live = model, slots, c.bucket(slots), set()
         self.pages = Pages(slots, c.pages, 4 * slots if pool is None else pool, free)
         self.cache = Cache(c, model.backend, self.pages)
@@ -51,9 +54,12 @@ class Engine:
         if not 0 <= slot < self.slots or slot in self.live:
             raise ValueError(f"slot must be a free one of {self.slots}, got {slot}")
 
-    def release(self, slot: int) -> None:
+    def _check_taken(self, slot: int) -> None:
         if slot not in self.live:
             raise ValueError(f"slot must be a live one of {sorted(self.live)}, got {slot}")
+
+    def release(self, slot: int) -> None:
+        self._check_taken(slot)
         self.live.remove(slot)
         self.pages.release(slot)
         self.rounds.tails.pop(slot, None)
@@ -77,14 +83,20 @@ class Engine:
         """Feed every live slot its token. Logits bf16 [bucket, vocab] and greedy tokens i32 [bucket], row i being slot i.
 
         bucket: a wider one than needed. graph: captured at its first use, replayed from then on; `watch` sees calls that run, so none of a replay.
+        Where anything is raised no token is fed.
         """
         self._check_mode("step", graph)
         b = self._bucket(tokens, bucket or 1)
         self.pages.check(dict.fromkeys(tokens, 1))
-        self.mode = "step"
         self._fill(tokens, b)
-        parity, self.state.parity = self.state.parity, 1 - self.state.parity
-        return self._replayed(b, parity) if graph else self._decode(b, parity, watch)
+        try:
+            results = self._replayed(b, self.state.parity) if graph else self._decode(b, self.state.parity, watch)
+        except BaseException:
+            for slot in reversed([*tokens]):
+                self.pages.shorten(slot, 1)
+            raise
+        self.mode, self.state.parity = "step", 1 - self.state.parity
+        return results
 
     def _bucket(self, tokens: Mapping[int, int], least: int) -> int:
         """What a step takes that feeds these tokens. ValueError, with nothing changed, where they cannot be fed."""
@@ -141,35 +153,47 @@ class Engine:
         for given in drafts.values():
             self._check(given)
         self.rounds.check(drafts)
+        rounds = self.rounds.run(drafts, graph, watch)
         self.mode = "verify"
-        return self.rounds.run(drafts, graph, watch)
+        return rounds
 
     def room(self, slot: int) -> int:
         """Drafts that a round takes of a live slot."""
+        self._check_taken(slot)
         return self.rounds.room(slot)
 
     # Prefill
 
     def prefill(self, slot: int, tokens: Sequence[int], cap: int | None = None, watch: Watch | None = None) -> tuple[Array, Array]:
-        """Admit a sequence with a prompt, in chunks of at most `cap` tokens. Logits bf16 [1, vocab] and greedy token i32 [1] after its last token."""
+        """Admit a sequence with a prompt, in chunks of at most `cap` tokens. Logits bf16 [1, vocab] and greedy token i32 [1] after its last token.
+
+        ValueError, with nothing changed; the slot is free again whatever else is raised.
+        """
         if not tokens:
             raise ValueError("tokens must be at least one, got none")
         self._check(tokens)
+        sizes = cut(len(tokens), self.model.config.tokens if cap is None else cap)
         self._check_free(slot)
         self.pages.check({slot: len(tokens)})
         self.admit(slot)
-        backend, state = self.model.backend, State.zeros(self.model.config, self.model.backend, 1)
-        start = 0
-        for size in cut(len(tokens), cap or self.model.config.tokens):
-            past = int(self.pages.length[slot])
-            page, row = map(backend.upload, self.pages.append(slot, size))
-            ids = backend.upload(np.array(tokens[start : start + size], np.int32))
-            rows = SimpleNamespace(ids=ids, page=page, row=row, past=past, table=backend.upload(self.pages.table[slot : slot + 1]))
-            start += size
-            tap = Features(backend) if self.lane else None
-            results = chunk(self.model, Calls(backend, watch), rows, state, self.cache, start == len(tokens), tap)
-            if tap:
-                self.lane.append(slot, tap.rows(), size)
+        state = State.zeros(self.model.config, self.model.backend, 1)
+        try:
+            for end, size in zip(accumulate(sizes), sizes, strict=True):
+                results = self._chunk(slot, tokens[end - size : end], state, end == len(tokens), watch)
+        except BaseException:
+            self.release(slot)
+            raise
         self.state.adopt(slot, state, 0)
-        self.rounds.tails[slot] = Tail(int(backend.download(results[1])[0]), self.state.parity)
+        self.rounds.tails[slot] = Tail(int(self.model.backend.download(results[1])[0]), self.state.parity)
+        return results
+
+    def _chunk(self, slot: int, tokens: Sequence[int], state: State, last: bool, watch: Watch | None) -> tuple[Array, Array] | None:
+        backend, past = self.model.backend, int(self.pages.length[slot])
+        page, row = map(backend.upload, self.pages.append(slot, len(tokens)))
+        ids = backend.upload(np.array(tokens, np.int32))
+        rows = SimpleNamespace(ids=ids, page=page, row=row, past=past, table=backend.upload(self.pages.table[slot : slot + 1]))
+        tap = Features(backend) if self.lane else None
+        results = chunk(self.model, Calls(backend, watch), rows, state, self.cache, last, tap)
+        if tap:
+            self.lane.append(slot, tap.rows(), len(tokens))
         return results

@@ -32,13 +32,13 @@ class Model:
 
 
 class Calls:
-    """Kernels by name, in their current forms: `call("land", p=p, off=0, n=n)`. watch(place, kernel, inputs, outputs) sees each call."""
+    """Kernels by name, in their current forms: `call("land", p=p, off=0, n=n)`. watch(place, kernel, inputs, outputs): after each call."""
 
     def __init__(self, backend: Backend, watch: Watch | None = None):
         self.backend, self.watch, self.place = backend, watch, ""
 
     def __call__(self, name: str, into: Mapping[str, Array] | None = None, **inputs: Any) -> Any:
-        """The output, or a tuple of them in the order of the signature."""
+        """The output, or a tuple of them in the order of the signature, None for one that is left unwritten."""
         kernel = Kernel.load(name)
         outputs = tuple(self.run(kernel, inputs | kernel.choice(kernel.schedules[0]), into).values())
         return outputs if len(outputs) > 1 else outputs[0]
@@ -46,8 +46,7 @@ class Calls:
     def run(self, kernel: Kernel, inputs: Mapping[str, Any], into: Mapping[str, Array] | None = None) -> Mapping[str, Array]:
         outputs = self.backend.run(kernel, inputs, into)
         if self.watch:
-            unwritten = {"next"} if inputs.get("commit_rows") == 0 else set()
-            self.watch(self.place, kernel, inputs, {name: array for name, array in outputs.items() if name not in unwritten})
+            self.watch(self.place, kernel, inputs, {name: array for name, array in outputs.items() if array is not None})
         return outputs
 
 

@@ -22,7 +22,7 @@ GRAPHS = 32  # kept at a time; a round of n sequences has about 100^n layouts
 class Round:
     """Of one slot: the drafts that stay, the tokens committed (those and the model's own), logits bf16 [1 + drafts, vocab] of anchor and drafts.
 
-    A replayed graph writes the logits of its last round over.
+    Of the anchor alone where the sequence was run again without its drafts. A replayed graph writes the logits of its last round over.
     """
 
     accepted: int
@@ -64,10 +64,35 @@ class Rounds:
         self.pages.check({slot: 1 + len(given) for slot, given in drafts.items()})
 
     def run(self, drafts: Mapping[int, Sequence[int]], graph: bool, watch: Watch | None) -> dict[int, Round]:
-        parts = layout(self.tails, drafts)
+        """Commit what the model says. Where anything is raised nothing is committed, for any slot, and the round may be run again.
+
+        A draft that is not finite makes NaN of its whole tile of kda_chunk, the anchor's row too. So a sequence with a NaN logit is run again without
+        its drafts, and it is NotANumber where there are none.
+        """
+        parts, kept = layout(self.tails, drafts), {}
         self._fill(parts, drafts)
-        results = self._replayed(parts) if graph else self._verify(parts, watch)
-        return self._settle(parts, drafts, *results)
+        try:
+            found, ids, features = self._replayed(parts) if graph else self._verify(parts, watch)
+            said = self._said(parts, drafts, ids)
+            nan = {slot: [] for slot, tokens in said.items() if tokens[-1] == NOT_A_TOKEN}
+            kept = {} if nan else said
+        finally:
+            for part in reversed(parts):
+                self.pages.shorten(part.slot, part.fresh - len(kept.get(part.slot, ())))
+        if nan:
+            return self.run({**drafts, **nan}, graph, watch)
+        for part in parts:
+            self._commit(part, kept[part.slot], features)
+        return {part.slot: Round(len(kept[part.slot]) - 1, kept[part.slot], found[part.first : part.first + part.fresh]) for part in parts}
+
+    def _said(self, parts: Sequence[Part], drafts: Mapping[int, Sequence[int]], ids: Array) -> dict[int, list[int]]:
+        """The committed tokens of each slot. NotANumber where even without drafts there are none."""
+        own = self.model.backend.download(ids)
+        said = {part.slot: committed(drafts[part.slot], own[part.first : part.first + part.fresh]) for part in parts}
+        for slot, tokens in said.items():
+            if tokens == [NOT_A_TOKEN] and not len(drafts[slot]):
+                raise NotANumber(f"slot {slot} has a NaN logit")
+        return said
 
     def _fill(self, parts: Sequence[Part], drafts: Mapping[int, Sequence[int]]) -> None:
         """Write the round's rows. Replayed ones write to the sink."""
@@ -102,21 +127,6 @@ class Rounds:
             del self.graphs[next(iter(self.graphs))]
         graph.replay()
         return results
-
-    def _settle(
-        self, parts: Sequence[Part], drafts: Mapping[int, Sequence[int]], found: Array, ids: Array, features: Array | None
-    ) -> dict[int, Round]:
-        """Commit what the model says. NotANumber where a logit is NaN that decides: then nothing is, for any slot, and the round may be run again."""
-        own = self.model.backend.download(ids)
-        tokens = {part.slot: committed(drafts[part.slot], own[part.first : part.first + part.fresh]) for part in parts}
-        nan = [slot for slot, said in tokens.items() if said[-1] == NOT_A_TOKEN]
-        for part in reversed(parts):
-            self.pages.shorten(part.slot, part.fresh - (0 if nan else len(tokens[part.slot])))
-        if nan:
-            raise NotANumber(f"slot {nan[0]} has a NaN logit")
-        for part in parts:
-            self._commit(part, tokens[part.slot], features)
-        return {part.slot: Round(len(tokens[part.slot]) - 1, tokens[part.slot], found[part.first : part.first + part.fresh]) for part in parts}
 
     def _commit(self, part: Part, tokens: list[int], features: Array | None) -> None:
         """The replayed rows are in the state; the anchor and the drafts that stay are pending."""
