@@ -141,16 +141,28 @@ def boundary(link: Link, side: str, segments: tuple[int, ...]) -> dict[str, int]
     last = prefill(link, model(side, plan.config), plan.tokens()[: plan.first + 1], segments)
     if last is None:
         return None
-    engine, download = seat(side, plan), backend(side).download
+    engine = seat(side, plan)
     adopt(engine, 0, last)
-    arrays: dict[str, Array] = {"logits": last.logits, "token": last.ids, "pages": engine.cache.rows}
+    return digests(side, engine, last.logits, last.ids)
+
+
+def digests(side: str, engine: Engine, logits: Array, ids: Array) -> dict[str, int]:
+    """Of what a prefill gave and left."""
+    arrays, parity = {"logits": logits, "token": ids, "pages": engine.cache.rows}, engine.state.parity
     for i, memory in engine.state.memory.items():
-        arrays |= {f"layer {i} inputs": engine.state.carry[i], f"layer {i} state": memory}
-    return {name: digest(download(array)) for name, array in arrays.items()}
+        arrays |= {f"layer {i} inputs": engine.state.carry[i][parity], f"layer {i} state": memory[parity]}
+    return {name: digest(backend(side).download(array)) for name, array in arrays.items()}
 
 
 def boundaries(side: str, segments: Sequence[int], pick: Pick = min) -> dict[str, int]:
     return in_process(lambda link: boundary(link, side, tuple(segments)), len(segments), pick)[-1]
+
+
+def one_rank(side: str, tokens: int) -> list[str]:
+    """One rank gives other bits than the engine alone, in one chunk."""
+    plan = parallel((tokens,))
+    engine = seat(side, plan)
+    return differing(boundaries(side, plan.segments), digests(side, engine, *engine.prefill(0, plan.tokens()[:tokens], tokens)))
 
 
 def distributed(kind: str, side: str, segments: Sequence[int]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from conformance.fixtures import needs_torch
 from goldens.walks import PLANS
 from references.k3.config import SMALL
 from references.k3.cp import even, prefill_cp
+from references.k3.draft import Lane
 from references.k3.ranks import RankLost
 
 pytestmark = pytest.mark.steps
@@ -62,6 +63,10 @@ def test_01_every_landing(gpu, case):
 
 def test_01_any_order_of_ranks(on, side):
     assert on(cp.orders, FEW if side == "emulator" else SHORT, 4) == []
+
+
+def test_01_one_rank_is_the_engine_alone(on):
+    assert on(cp.one_rank, 130) == []
 
 
 def test_01_rounds_go_on_from_it(on):
@@ -124,6 +129,14 @@ def test_what_is_refused(tokens, segments, slot, said):
     with pytest.raises(ValueError, match=said):
         prefill_cp(engine, slot, tokens, segments)
     assert engine.live == {1} and engine.pages.length.tolist() == [0, 1]
+
+
+def test_a_draft_lane_is_refused():
+    held = cp.model("emulator", SMALL)
+    engine = cp.Engine(held, slots=1, lane=Lane(SMALL, held.backend, 1))
+    with pytest.raises(ValueError, match="engine must have no draft lane"):
+        prefill_cp(engine, 0, [1, 2], (1, 1))
+    assert not engine.live
 
 
 def test_a_lost_rank_takes_no_slot():

@@ -1,12 +1,14 @@
 """The links of `references.k3.ranks` between processes: torch.distributed with gloo for NumPy arrays, with NCCL for tensors on a GPU each.
 
-Between two ranks everything is received in the order in which it was sent, so no tags are needed; NCCL has none. What goes up and what goes down the
-ranks are groups of their own: on one communicator two ranks that send to each other first would wait for each other.
+Between two ranks everything is received in the order in which it was sent: NCCL has no tags. gloo has, so that there something else is not taken for
+what is waited for. What goes up and what goes down the ranks are groups of their own: on one communicator two ranks that send to each other first
+would wait for each other.
 """
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from references.k3.backend import Array
-from references.k3.ranks import RankLost
+from references.k3.ranks import RankLost, said
 
 KINDS = ("gloo", "nccl")
 NOBODY = -1
@@ -31,16 +33,20 @@ class Distributed:
         import torch
         import torch.distributed as group
 
-        self.kind, self.rank, self.ranks, self.waits, self.seconds, self.torch, self.group = kind, rank, ranks, waits, seconds, torch, group
+        self.kind, self.rank, self.ranks, self.waits, self.seconds, self.torch, self.group = kind, rank, ranks, waits, START, torch, group
         self.sent: list[_Sending] = []
         held = group.FileStore(str(store), ranks)
         self._meet(held)
         if kind == "nccl":
             torch.cuda.set_device(rank)
-        # NCCL's own watchdog would end the process; the deadlines are kept here.
-        group.init_process_group(kind, store=held, rank=rank, world_size=ranks, timeout=timedelta(seconds=seconds + START))
-        self.up, self.down = (group.new_group(backend=kind) for _ in range(2))
+        limit = timedelta(seconds=seconds + START)  # NCCL's own watchdog would end the process; the deadlines are kept here
+        try:
+            group.init_process_group(kind, store=held, rank=rank, world_size=ranks, timeout=limit)
+            self.up, self.down = (group.new_group(backend=kind, timeout=limit) for _ in range(2))
+        except RuntimeError as error:
+            raise RankLost(NOBODY, f"could not be linked: {error}") from error
         self._greet()
+        self.seconds = seconds
 
     def _meet(self, store: Any) -> None:
         """Everyone is there, before anything is set up that waits in ways of its own."""
@@ -67,13 +73,16 @@ class Distributed:
         self.sent = [one for one in self.sent if not one.taken()]
         content = self._bytes(array)
         with self.waiting(to, f"which is to take {what}"):
-            work = self.group.isend(content, to, group=self.up if to > self.rank else self.down)
+            work = self.group.isend(content, to, group=self.up if to > self.rank else self.down, tag=self._tag(what, array))
         self.sent.append(_Sending(self, to, what, work, content))
         return self.sent[-1]
 
     def receive(self, source: int, what: str, into: Array) -> Array:
+        if not (into.flags.carray if isinstance(into, np.ndarray) else into.is_contiguous()):
+            raise ValueError(f"into must be contiguous and writable, to receive {what}")  # a copy would be received
         with self.waiting(source, f"{what} of it"):
-            self.finish(self.group.irecv(self._bytes(into), source, group=self.up if source < self.rank else self.down))
+            group = self.up if source < self.rank else self.down
+            self.finish(self.group.irecv(self._bytes(into), source, group=group, tag=self._tag(what, into)))
         return into
 
     def _bytes(self, array: Array) -> Any:
@@ -81,6 +90,9 @@ class Distributed:
         if isinstance(array, np.ndarray):
             array = self.torch.from_numpy(np.require(array, requirements="CW").reshape(-1).view(np.uint8))
         return array.contiguous().reshape(-1).view(self.torch.uint8)
+
+    def _tag(self, what: str, array: Array) -> int:
+        return zlib.crc32(said(what, array).encode()) >> 1 if self.kind == "gloo" else 0
 
     @contextmanager
     def waiting(self, other: int, what: str) -> Iterator[None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,63 +36,72 @@ def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: 
         try:
             for rank in range(ranks):
                 end, theirs = context.Pipe()
-                process = context.Process(target=_rank, args=(theirs, kind, rank, ranks, Path(folder) / "store", waits, seconds, work, args))
+                process = context.Process(target=_rank, args=(theirs, kind, rank, ranks, Path(folder), waits, seconds, work, args))
                 process.start()
                 theirs.close()
                 ours.append(end)
                 processes.append(process)
-            return _gathered(ours, time.monotonic() + total, total)
+            return _gathered(ours, Path(folder), waits, total)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _gathered(pipes: list[Connection], until: float, total: float) -> list:
-    results, losses = {}, {}
-    while len(results) + len(losses) < len(pipes):
-        left = [pipe for rank, pipe in enumerate(pipes) if rank not in results and rank not in losses]
-        ready = wait(left, max(until - time.monotonic(), 0))
+def _gathered(pipes: list[Connection], folder: Path, waits: Sequence[int], total: float) -> list:
+    """RankLost at once where a rank failed, after a while where others say so: it may be still to say it."""
+    results, losses, until = {}, {}, time.monotonic() + total
+    while silent := set(range(len(pipes))) - results.keys() - losses.keys():
+        ready = wait([pipes[rank] for rank in silent], max(until - time.monotonic(), 0))
         if not ready:
             break
-        for pipe in ready:
-            rank = pipes.index(pipe)
-            try:
-                result, error = pipe.recv()
-            except EOFError:
-                result, error = None, RankLost(rank, "ended without a word")
-            if error is None:
+        for rank in map(pipes.index, ready):
+            result, lost = _reply(pipes[rank], folder, rank)
+            if lost is None:
                 results[rank] = result
+            elif lost.rank == rank:
+                raise lost
             else:
-                losses[rank] = error
+                losses[rank] = lost
                 until = min(until, time.monotonic() + GRACE)
     if losses:
-        raise _told(losses)
-    if len(results) < len(pipes):
-        raise RankLost(min(set(range(len(pipes))) - results.keys()), f"had not ended after {total:g} s")
+        raise named(losses, silent)
+    if silent:
+        raise RankLost(min(silent, key=lambda rank: (waits[rank] != NOBODY, rank)), f"had not ended after {total:g} s")
     return [results[rank] for rank in range(len(pipes))]
 
 
-def _told(losses: dict[int, Exception]) -> RankLost:
-    """Of what ranks say: one's own failure before what others say of it."""
-    for rank, error in losses.items():
-        if not isinstance(error, RankLost):
-            lost = RankLost(rank, f"failed: {type(error).__name__}: {error}")
-            lost.__cause__ = error
-            return lost
-    return next((error for rank, error in losses.items() if error.rank == rank), next(iter(losses.values())))
-
-
-def _rank(pipe: Connection, kind: str, rank: int, ranks: int, store: Path, waits: MutableSequence[int], seconds: float, work: Callable, args: tuple):
+def _reply(pipe: Connection, folder: Path, rank: int) -> tuple[Any, RankLost | None]:
     try:
-        link = Distributed(kind, rank, ranks, store, waits, seconds)
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        return None, RankLost(rank, "ended without a word")
+    return pickle.loads(_file(folder, rank).read_bytes())
+
+
+def named(losses: dict[int, RankLost], silent: set[int]) -> RankLost:
+    """Of what ranks say of others: of one that says nothing itself, where there is such."""
+    rank, lost = next(((rank, lost) for rank, lost in losses.items() if lost.rank in silent), next(iter(losses.items())))
+    return lost if lost.rank != NOBODY else RankLost(min(silent, default=rank), f"is lost: rank {rank} {lost.why}")
+
+
+def _file(folder: Path, rank: int) -> Path:
+    """What a rank replies: of any size, so that no one waits for the other at a full pipe."""
+    return folder / f"reply of rank {rank}"
+
+
+def _rank(pipe: Connection, kind: str, rank: int, ranks: int, folder: Path, waits: MutableSequence[int], seconds: float, work: Callable, args: tuple):
+    try:
+        link = Distributed(kind, rank, ranks, folder / "store", waits, seconds)
         result = work(link, *args)
         link.drain()
-        reply = result, None
+        lost, reply = None, pickle.dumps((result, None))
     except Exception as error:
-        error.add_note(traceback.format_exc())  # a traceback does not survive the pipe, a note does
-        reply = None, error
-    pipe.send(reply)
-    if reply[1] is None:
+        lost = error if isinstance(error, RankLost) else RankLost(rank, f"failed: {type(error).__name__}: {error}")
+        lost.add_note(traceback.format_exc())  # neither a traceback nor every exception survives pickling, a note does
+        reply = pickle.dumps((None, lost))
+    _file(folder, rank).write_bytes(reply)
+    pipe.send_bytes(b"done")
+    if lost is None:
         pipe.poll(None)  # others may still read what was sent; the parent ends this process, or is gone itself
     os._exit(0)  # what torch still waits for is nobody's concern

@@ -56,11 +56,16 @@ def empty(like: Array, *shape: int) -> Array:
     return like.new_empty(shape) if hasattr(like, "new_empty") else np.empty(shape, like.dtype)
 
 
+def said(what: str, array: Array) -> str:
+    """halo float32[3, 64]"""
+    return f"{what} {array.dtype}{list(array.shape)}"
+
+
 def in_process(work: Callable[[Link], T], ranks: int, pick: Pick = min, seconds: float = SECONDS) -> list[T]:
     """work(link) of every rank, its results by rank. `pick` decides whenever one waits or receives.
 
-    RankLost, which carries the exception, where a rank raises one, or works for longer than `seconds` while others wait; that one's thread is left to
-    itself and ends at its next word. RuntimeError where every rank waits for another.
+    RankLost, which carries the exception, where a rank raises one, ends without taking what was sent to it, or works for longer than `seconds`
+    without a word; that one's thread is left to itself and ends at its next word. RuntimeError where every rank waits for another.
     """
     return _Threads(ranks, pick).run(work, seconds)
 
@@ -90,7 +95,7 @@ class _Threads:
         self.waits: dict[int, _Wait] = {rank: _Wait("its turn", lambda: True) for rank in range(ranks)}  # of those that do not work
         self.turn: int | None = None  # who works, and since when
         self.since = 0.0
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.results: dict[int, object] = {}
 
     def run(self, work: Callable[[Link], T], seconds: float) -> list[T]:
@@ -98,18 +103,28 @@ class _Threads:
         for thread in threads:
             thread.start()
         with self.changed:
-            self._next()
-            while len(self.results) < self.ranks and not self.error:
-                left = self.since + seconds - time.monotonic()
-                if left <= 0:
-                    self._end(RankLost(self.turn, f"has worked for {seconds:g} s without a word{self._waiting()}"))
-                self.changed.wait(left)
+            try:
+                self._watch(seconds)
+            except BaseException as error:  # an interrupt, say: no thread may be left waiting
+                self._end(error)
+                raise
         for rank, thread in enumerate(threads):
             if self.error is None or rank != self.turn:
                 thread.join()
         if self.error:
             raise self.error
+        for (source, to), queue in self.queues.items():
+            if queue:
+                raise RankLost(to, f"ended and did not take {queue[0].what} of rank {source}")
         return [self.results[rank] for rank in range(self.ranks)]
+
+    def _watch(self, seconds: float) -> None:
+        self._next()
+        while len(self.results) < self.ranks and not self.error:
+            left = self.since + seconds - time.monotonic()
+            if left <= 0:
+                self._end(RankLost(self.turn, f"has worked for {seconds:g} s without a word{self._waiting()}"))
+            self.changed.wait(left)
 
     def _rank(self, work: Callable[[Link], T], rank: int) -> None:
         try:
@@ -150,7 +165,7 @@ class _Threads:
             self._end(RuntimeError(f"no rank can go on{self._waiting()}"))
         self.changed.notify_all()
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: BaseException) -> None:
         self.error = self.error or error
         self.changed.notify_all()
 
@@ -176,7 +191,7 @@ class _Thread:
         self.threads.wait(self.rank, f"{what} of rank {source}", lambda: bool(queue))
         message = queue.popleft()
         if (message.what, message.array.shape, message.array.dtype) != (what, into.shape, into.dtype):
-            raise ValueError(f"rank {source} sends {_said(message.what, message.array)} where {_said(what, into)} is received")
+            raise ValueError(f"rank {source} sends {said(message.what, message.array)} where {said(what, into)} is received")
         into[...] = message.array
         message.taken = True
         return into
@@ -190,7 +205,3 @@ class _Receipt:
 
     def wait(self) -> None:
         self.link.threads.wait(self.link.rank, f"rank {self.to} to take {self.message.what}", lambda: self.message.taken)
-
-
-def _said(what: str, array: Array) -> str:
-    return f"{what} {array.dtype}{list(array.shape)}"
