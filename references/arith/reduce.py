@@ -17,7 +17,7 @@ from references.arith.site import site
 @site
 def chain(x: np.ndarray, axis: int = -1) -> np.ndarray:
     """One thread's sum, ascending from +0: ((0 + x[0]) + x[1]) + ... f32 in and out, the axis removed."""
-    x = np.moveaxis(x, axis, 0)
+    x = np.ascontiguousarray(np.moveaxis(x, axis, 0))  # terms side by side are added many times as fast
     total = zero(x[0])
     for term in x:
         total = add(total, term)
@@ -77,14 +77,16 @@ def lanes(x: np.ndarray, threads: int, axis: int = -1) -> np.ndarray:
 def tree(x: np.ndarray, offsets: Sequence[int], axis: int = -1) -> np.ndarray:
     """Xor butterfly: for each offset in the order given, every lane i adds lane i ^ offset. The axis is removed.
 
-    All lanes end with the same sum, since addition commutes. ValueError where the offsets do not span the axis.
+    All lanes end with the same sum, since addition commutes; only those are added that lane 0's comes from. ValueError where the offsets do not span
+    the axis.
     """
     x = np.moveaxis(x, axis, -1)
-    lane = np.arange(x.shape[-1])
     if np.bitwise_xor.reduce(np.array([*offsets, x.shape[-1] - 1])) != 0 or sum(offsets) != x.shape[-1] - 1:
         raise ValueError(f"offsets must be the powers of two below the axis length {x.shape[-1]}, got {tuple(offsets)}")
-    for offset in offsets:
-        x = add.word(x, x[..., lane ^ offset])
+    for i, offset in enumerate(offsets):
+        below = 1 << sum(later < offset for later in offsets[i + 1 :])  # how far apart lane and lane ^ offset are among those left
+        pairs = x.reshape(*x.shape[:-1], x.shape[-1] // (2 * below), 2, below)
+        x = add.word(pairs[..., 0, :], pairs[..., 1, :]).reshape(*x.shape[:-1], x.shape[-1] // 2)
     return x[..., 0]
 
 
