@@ -1,10 +1,13 @@
 """Links between ranks: what is sent is received in any order of ranks, in process and between processes; a rank that is lost is named in time."""
 
+import importlib.util
 import os
 import random
 import signal
+import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -181,3 +184,13 @@ def test_what_is_refused():
         spawned(ring, 2, "mpi")
     with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
         spawned(ring, 0, "gloo")
+
+
+def test_what_a_machine_lacks(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="kind gloo needs torch, which is not installed"):
+        spawned(ring, 2, "gloo")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 1)))
+    with pytest.raises(ValueError, match="ranks over nccl must be at most the GPUs of this machine, 1, got 2"):
+        spawned(ring, 2, "nccl")

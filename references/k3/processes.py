@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -23,12 +24,10 @@ GRACE = 2.0  # seconds in which other ranks may still say what they know of a lo
 def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: float = SECONDS, total: float = 2 * SECONDS) -> list[T]:
     """work(link, *args) of every rank in a process of its own, its results by rank; function, arguments and results are pickled.
 
-    RankLost where a rank dies, fails, or keeps another waiting for longer than `seconds`, or has not ended after `total`. No process is left behind.
+    ValueError where this machine cannot do it. RankLost where a rank dies, fails, or keeps another waiting for longer than `seconds`, or has not
+    ended after `total`. No process is left behind.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    _check(kind, ranks)
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     waits = context.Array("i", [NOBODY] * ranks, lock=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +45,20 @@ def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: 
             for process in processes:
                 process.kill()
                 process.join()
+
+
+def _check(kind: str, ranks: int) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    if not importlib.util.find_spec("torch"):
+        raise ValueError(f"kind {kind} needs torch, which is not installed: pip install -e '.[cuda]'")
+    if kind == "nccl":
+        import torch
+
+        if ranks > torch.cuda.device_count():
+            raise ValueError(f"ranks over nccl must be at most the GPUs of this machine, {torch.cuda.device_count()}, got {ranks}")
 
 
 def _gathered(pipes: list[Connection], folder: Path, waits: Sequence[int], total: float) -> list:
