@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.cp import REL_L2, rel_l2
 from conformance.steps import backend, quantiles
 from conformance.verify import CONFIG, PROMPT, SCRIPT, Run, model, oracle, played
 from references.contract import Kernel
@@ -24,7 +25,6 @@ from references.k3.verify import layout
 
 FIRST = min(CONFIG.mla)  # below it a layer's rows hang on KDA layers alone
 CARRIED = [BOUNDS[f"state: {kernel} ~ truth"] for kernel in ("kda_chunk", "kda_core")]  # their distance is at most the sum of both from the truth
-RELATIVE = 4e-2  # of a state in L2, for each root of the layers that it comes after: what context-parallel prefill is held to
 
 
 class Segments:
@@ -78,11 +78,11 @@ def held(of: Engine | Segments, parity: int) -> dict[int, tuple[np.ndarray, np.n
 
 def too_far(layer: int, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Iterator[str]:
     for got, want in pairs:
-        ulp, relative = in_ulp(got, want), np.linalg.norm(got - want) / np.linalg.norm(want)
+        ulp, relative = in_ulp(got, want), rel_l2(got, want)
         common, most = (sum(limits) for limits in zip(*((one.ulp, one.largest) for one in CARRIED), strict=True))
         if layer == 0 and not (np.quantile(ulp, 0.9999) <= common and ulp.max() <= most):
             yield f"layer 0: the memory is {ulp.max():.3g} ulp from the stepped one"
-        if not relative <= RELATIVE * max(layer, 1) ** 0.5:
+        if not relative <= REL_L2 * max(layer, 1) ** 0.5:
             yield f"layer {layer}: the memory is {relative:.3g} of its length from the stepped one"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from references.contract.inputs import F32, values
@@ -53,6 +54,12 @@ class Config:
     def mla(self) -> tuple[int, ...]:
         """The layers that attend to the cache; the others carry a state."""
         return tuple(i for i in range(self.layers) if i % 4 == 3 or i == self.layers - 1)
+
+    def check_tokens(self, tokens: Iterable[int]) -> None:
+        """ValueError where one is not of the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.vocab:
+                raise ValueError(f"token must be 0 .. {self.vocab - 1}, got {token}")
 
     def bucket(self, rows: int) -> int:
         """The smallest bucket of at least this many rows. ValueError where there is none."""

@@ -22,7 +22,6 @@ from references.k3.engine import Engine
 from references.k3.model import Calls, Model, State, Watch
 from references.k3.ranks import SECONDS, Link, Pick, empty, in_process
 from references.k3.step import by_head, forward, kda_gates, logits, mla_rows, project
-from references.k3.verify import Tail
 
 HALO = TAPS - 1
 
@@ -54,16 +53,14 @@ def check(c: Config, tokens: Sequence[int], segments: Sequence[int]) -> None:
     """ValueError where there is no such prefill."""
     if not segments or min(segments) < 1 or sum(segments) != len(tokens):
         raise ValueError(f"segments must be of at least one token each, {len(tokens)} in all, got {list(segments)}")
-    for token in (min(tokens), max(tokens)):
-        if not 0 <= token < c.vocab:
-            raise ValueError(f"token must be 0 .. {c.vocab - 1}, got {token}")
+    c.check_tokens(tokens)
 
 
 def check_seat(engine: Engine, slot: int, tokens: int) -> None:
     """ValueError where the engine cannot take over so many tokens in this slot."""
     if engine.lane:
         raise ValueError("engine must have no draft lane: the features of other ranks' tokens stay with them")
-    engine._check_free(slot)
+    engine.check_free(slot)
     engine.pages.check({slot: tokens})
 
 
@@ -94,8 +91,7 @@ def adopt(engine: Engine, slot: int, last: Prefilled) -> None:
     for layer, parts in last.rows.items():
         for part, (start, end) in zip(parts, pairwise(edges(last.segments)), strict=True):
             engine.cache.append(layer, page[start:end], row[start:end], part[:, :LATENT], part[:, LATENT:])
-    engine.state.adopt(slot, last.state, 0)
-    engine.rounds.tails[slot] = Tail(int(engine.model.backend.download(last.ids)[0]), engine.state.parity)
+    engine.adopt(slot, last.state, last.ids)
 
 
 def prefill(link: Link, model: Model, tokens: Sequence[int], segments: Sequence[int], watch: Watch | None = None) -> Prefilled | None:

@@ -83,8 +83,7 @@ class Drafter:
         None from fewer than two rows: a row is matched together with the one before it. ValueError for a token or count out of range.
         """
         c, rows, found = self.model.config, self.lane.recent(slot), []
-        if not 0 <= token < c.vocab:
-            raise ValueError(f"token must be 0 .. {c.vocab - 1}, got {token}")
+        c.check_tokens([token])
         if not 0 <= count <= c.drafts:
             raise ValueError(f"count must be 0 .. {c.drafts}, got {count}")
         count = min(count, room(c, int(self.lane.length[slot])))

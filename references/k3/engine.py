@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from references.k3.attention import cut
 from references.k3.backend import Array
-from references.k3.draft import Lane
+from references.k3.draft import Lane, room
 from references.k3.model import Cache, Calls, Model, State, Watch, step_rows
 from references.k3.pages import Pages
 from references.k3.prefill import chunk
@@ -46,11 +46,11 @@ class Engine:
 
     def admit(self, slot: int) -> None:
         """An empty sequence, whatever the slot held before."""
-        self._check_free(slot)
+        self.check_free(slot)
         self.state.clear(slot)
         self.live.add(slot)
 
-    def _check_free(self, slot: int) -> None:
+    def check_free(self, slot: int) -> None:
         if not 0 <= slot < self.slots or slot in self.live:
             raise ValueError(f"slot must be a free one of {self.slots}, got {slot}")
 
@@ -101,16 +101,11 @@ class Engine:
     def _bucket(self, tokens: Mapping[int, int], least: int) -> int:
         """What a step takes that feeds these tokens. ValueError, with nothing changed, where they cannot be fed."""
         self._check_live("tokens", tokens)
-        self._check(tokens.values())
+        self.model.config.check_tokens(tokens.values())
         b = self.model.config.bucket(max(least, *(slot + 1 for slot in tokens)))
         if b > self.widest:
             raise ValueError(f"bucket must be at most {self.widest}, that of {self.slots} slots, got {b}")
         return b
-
-    def _check(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            if not 0 <= token < self.model.config.vocab:
-                raise ValueError(f"token must be 0 .. {self.model.config.vocab - 1}, got {token}")
 
     def _fill(self, tokens: Mapping[int, int], b: int) -> None:
         """Write the step's rows. A padding row has no page, a context of one, token 0, and writes to the sink."""
@@ -151,16 +146,16 @@ class Engine:
         self._check_mode("verify", graph)
         self._check_live("drafts", drafts)
         for given in drafts.values():
-            self._check(given)
+            self.model.config.check_tokens(given)
         self.rounds.check(drafts)
         rounds = self.rounds.run(drafts, graph, watch)
         self.mode = "verify"
         return rounds
 
     def room(self, slot: int) -> int:
-        """Drafts that a round takes of a live slot."""
+        """Drafts that a round takes of a live slot: fewer near the end of its table."""
         self._check_taken(slot)
-        return self.rounds.room(slot)
+        return room(self.model.config, int(self.pages.length[slot]))
 
     # Prefill
 
@@ -171,9 +166,9 @@ class Engine:
         """
         if not tokens:
             raise ValueError("tokens must be at least one, got none")
-        self._check(tokens)
+        self.model.config.check_tokens(tokens)
         sizes = cut(len(tokens), self.model.config.tokens if cap is None else cap)
-        self._check_free(slot)
+        self.check_free(slot)
         self.pages.check({slot: len(tokens)})
         self.admit(slot)
         state = State.zeros(self.model.config, self.model.backend, 1)
@@ -183,9 +178,13 @@ class Engine:
         except BaseException:
             self.release(slot)
             raise
-        self.state.adopt(slot, state, 0)
-        self.rounds.tails[slot] = Tail(int(self.model.backend.download(results[1])[0]), self.state.parity)
+        self.adopt(slot, state, results[1])
         return results
+
+    def adopt(self, slot: int, state: State, ids: Array) -> None:
+        """An admitted sequence goes on from the state, of one slot, of its prompt, with the token in ids i32 [1]."""
+        self.state.adopt(slot, state, 0)
+        self.rounds.tails[slot] = Tail(int(self.model.backend.download(ids)[0]), self.state.parity)
 
     def _chunk(self, slot: int, tokens: Sequence[int], state: State, last: bool, watch: Watch | None) -> tuple[Array, Array] | None:
         backend, past = self.model.backend, int(self.pages.length[slot])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from references.k3.backend import Array
-from references.k3.draft import Lane, room
+from references.k3.draft import Lane
 from references.k3.model import Cache, Calls, Model, State, Watch
 from references.k3.pages import Pages
 from references.k3.step import NOT_A_TOKEN, Features, NotANumber
@@ -46,10 +46,6 @@ class Rounds:
         self.tails: dict[int, Tail] = {}
         self.graphs: dict[tuple[Part, ...], tuple] = {}
         self.rows: SimpleNamespace | None = None  # made at the first round
-
-    def room(self, slot: int) -> int:
-        """Drafts that a round takes of a slot: fewer near the end of its table."""
-        return room(self.model.config, int(self.pages.length[slot]))
 
     def check(self, drafts: Mapping[int, Sequence[int]]) -> None:
         """ValueError or NotANumber, with nothing changed, where there can be no such round."""
