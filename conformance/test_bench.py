@@ -21,10 +21,10 @@ def test_samples_are_long_enough_and_few_when_slow():
 
 def test_a_row_is_held_to_its_larger_floor():
     assert RATES.floor_us({"bytes": 4e8, "flops": 4e11}) == (100, 500) and RATES.floor_us({"bytes": 4e8}) == (100, 0)
-    row = Row("mla", "b=1", (100, 500), {"mma": 1000, "two_pass": 40_000}, True)
+    row = Row("mla", "b=1", (100, 500), 120, {"mma": 1000, "two_pass": 40_000}, True)
     assert row.fraction == 0.5
-    assert str(row).split() == ["mla", "b=1", "100.0", "500.0", "1000.0", "50.0%", "40000.0", "40.0"]
-    assert str(Row("mla", "b=1", (1, 1), {"a": 1}, False)).endswith("BITS DIFFER")
+    assert str(row).split() == ["mla", "b=1", "100.0", "500.0", "120.0", "1000.0", "50.0%", "40000.0", "40.0"]
+    assert str(Row("mla", "b=1", (1, 1), 1, {"a": 1}, False)).endswith("BITS DIFFER")
 
 
 def test_forms_of_a_copy():

@@ -9,12 +9,12 @@ from references.contract import Kernel
 from references.contract.mistakes import emulate_with, find, same_bits
 
 GEMM = Kernel.load("gemm")
-GOLDENS = {m: load("gemm", f"batch_{m}") for m in gemm.WIDTHS}
+GOLDENS = {m: load("gemm", f"batch_{m}") for m in gemm.BATCHES}
 
 
-@pytest.mark.parametrize("m", gemm.WIDTHS)
+@pytest.mark.parametrize("m", gemm.BATCHES)
 def test_a_row_has_the_same_bits_in_every_batch(m):
-    """These goldens are what both forms must give on the device, the batches of one row to 257 through every width of the product."""
+    """These goldens are what both forms must give on the device, the batches of one row to 257 through every height of a tile."""
     whole = GOLDENS[257]
     assert same_bits(GOLDENS[m].inputs["a"], whole.inputs["a"][:m]) and same_bits(GOLDENS[m].inputs["w"], whole.inputs["w"])
     assert same_bits(GOLDENS[m].outputs["p"], whole.outputs["p"][:m])

@@ -110,10 +110,7 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
     same = same_bits(first, library)
     copied = copy_bytes(first.bytes)
-    pairs = [[torch.randint(0, 128, (copied // 8,), dtype=torch.int32, device=DEVICE) for _ in range(2)] for _ in sets]
-    rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms}
-    rounds["memcpy"] = [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs]
-    rounds["pass"] = [lambda pair=pair: torch.bitwise_not(pair[0], out=pair[1]) for pair in pairs]
+    rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms} | copies(copied, len(sets))
     most = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
     launches = {name: min(most, ceil(ROUND_US / median_us(work[0], turns=1, warm=1))) for name, work in rounds.items()}
     medians = timed({name: (capture(work, launches[name]), launches[name]) for name, work in rounds.items()})
@@ -127,6 +124,15 @@ def same_bits(inputs: InputSet, library) -> bool:
 
     first, *others = (inputs.results(library, form) for form in inputs.kernel.forms)
     return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+def copies(size: int, sets: int) -> dict[str, list[Callable]]:
+    """What moves `size` bytes, read and written, in as many pairs of arrays: the driver's copy, and a kernel that passes words through."""
+    import torch
+
+    pairs = [[torch.randint(0, 128, (size // 8,), dtype=torch.int32, device=DEVICE) for _ in range(2)] for _ in range(sets)]
+    return {"memcpy": [lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs],
+            "pass": [lambda pair=pair: torch.bitwise_not(pair[0], out=pair[1]) for pair in pairs]}
 
 
 def copy_bytes(wanted: int) -> int:

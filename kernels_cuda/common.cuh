@@ -122,14 +122,19 @@ __device__ __forceinline__ Bf16x8 hmul8(const Bf16x8& a, const Bf16x8& b) {
 static inline bool aligned16(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+static int multiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 // Blocks that the device holds at once: the grid of a kernel that walks its work.
 template <class... Arguments>
 static int64_t resident_blocks(void (*kernel)(Arguments...), int threads, size_t shared = 0) {
-  int device = 0, processors = 0, blocks = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  int blocks = 0;
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared);
-  return (int64_t)processors * blocks;
+  return (int64_t)multiprocessors() * blocks;
 }
 
 // Launchers return 0, a cudaError_t, or minus the 1-based position of the argument that is wrong.

@@ -1,18 +1,18 @@
 """Time kernels that are no copy, against what they cannot do without: bytes at this GPU's copy rate, flops at its matrix rate.
 
 A kernel module states both: `def cost(sizes) -> {"bytes": ..., "flops": ...}`, each input once and each product once, whatever the form does.
-Both rates are measured in the same run.
+Both rates are measured in the same run, and for what is too small to reach one, the time of a copy of as many bytes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from kernels_cuda.bench import CACHES, COPY_LARGEST, SAMPLES, InputSet, capture, check, median_us, same_bits, timed
+from kernels_cuda.bench import CACHES, COPY_LARGEST, SAMPLES, InputSet, capture, check, copies, copy_bytes, median_us, same_bits, timed
 from kernels_cuda.buffers import DEVICE
 from references.contract.kernel import Kernel
 
@@ -36,11 +36,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; times in us a launch, the current form first. `same`: forms that must agree did."""
+    """One line of the table; times in us a launch, the current form first. `copy`: of a copy of as many bytes. `same`: forms that must agree did."""
 
     kernel: str
     shape: str
     floors: tuple[float, float]
+    copy: float
     times: Mapping[str, float]
     same: bool
 
@@ -50,7 +51,7 @@ class Row:
 
     def __str__(self) -> str:
         current, *others = self.times.values()
-        numbers = f"{self.floors[0]:9.1f} {self.floors[1]:9.1f} {current:12.1f} {self.fraction:8.1%}"
+        numbers = f"{self.floors[0]:9.1f} {self.floors[1]:9.1f} {self.copy:9.1f} {current:12.1f} {self.fraction:8.1%}"
         slower = "".join(f" {time:12.1f} {time / current:7.1f}" for time in others)
         return f"{self.kernel:16} {self.shape:36} {numbers}{slower}{'' if self.same else '  BITS DIFFER'}"
 
@@ -60,7 +61,7 @@ def header(kernel: Kernel) -> str:
     rates = measure_rates()
     said = f"copy {rates.copy / 1e12:.2f} TB/s, bf16 {MATRIX}^3 product {rates.matrix / 1e12:.0f} Tflop/s; floors in us"
     names = "".join(f" {form + ' us':>12} {'ratio':>7}" for form in others)
-    return f"{said}\n{'kernel':16} {'shape':36} {'bytes':>9} {'flops':>9} {current + ' us':>12} {'of floor':>8}{names}"
+    return f"{said}\n{'kernel':16} {'shape':36} {'bytes':>9} {'flops':>9} {'copy us':>9} {current + ' us':>12} {'of floor':>8}{names}"
 
 
 def shape_text(values: Mapping[str, Any], among: tuple[Mapping[str, Any], ...]) -> str:
@@ -94,10 +95,14 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     cost = kernel.module.cost(values)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, cost["bytes"])) - 1))]
-    times = {}
-    for form in kernel.forms:
-        work = [one.launcher(library, form) for one in sets]
-        launches, turns = plan(median_us(work[0], turns=1, warm=1), len(sets))
-        times |= timed({form: (capture(work, launches), launches)}, turns)
+    copied = copy_bytes(int(cost["bytes"]))
+    copy = min(launch_us(work) for work in copies(copied, len(sets)).values()) * cost["bytes"] / copied
+    times = {form: launch_us([one.launcher(library, form) for one in sets]) for form in kernel.forms}
     same = bool(kernel.signature.form) or same_bits(first, library)
-    return Row(kernel.name, shape_text(values, kernel.module.BENCH), measure_rates().floor_us(cost), times, same)
+    return Row(kernel.name, shape_text(values, kernel.module.BENCH), measure_rates().floor_us(cost), copy, times, same)
+
+
+def launch_us(work: list[Callable]) -> float:
+    """Median us of a launch, of launches that take turns."""
+    launches, turns = plan(median_us(work[0], turns=1, warm=1), len(work))
+    return timed({"": (capture(work, launches), launches)}, turns)[""]

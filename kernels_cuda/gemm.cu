@@ -1,189 +1,155 @@
 // gemm: partial products of a split k range. The contract is references/gemm.py; S tags are its steps.
 // Build: -O3 -fmad=false, no fast-math.
+#include "gemm.cuh"
 #include "widths.cuh"
 
-static const int kBand = 8;  // tiles of a that are multiplied by the same rows of w one after the other, while the L2 holds both
-
-struct Sizes {
-  int m, n, part, split_k, tiles_a, tiles_w;  // part: the columns of a split
-
-  Sizes(int64_t m, int64_t n, int64_t k, int64_t split_k, int rows_a, int rows_w)
-      : m((int)m), n((int)n), part((int)(k / split_k)), split_k((int)split_k), tiles_a((int)ceil_div(m, rows_a)), tiles_w((int)ceil_div(n, rows_w)) {}
-  int64_t tiles() const { return (int64_t)tiles_a * tiles_w * split_k; }
-
-  // S1: slabs of 64 columns, in each the blocks of 16
-  __device__ __forceinline__ int slabs() const { return (part + kWide - 1) / kWide; }
-  __device__ __forceinline__ int column(int i) const { return kWide * PLANT(1, i, slabs() - 1 - i); }
-  __device__ __forceinline__ static int block(int i) { return PLANT(1, i, kWide / 16 - 1 - i); }  // MISTAKE 1 = S1.gemm:k_descending
-  __device__ __forceinline__ float* row(float* p, int i, int split) const {
-    const int place = PLANT(2, split, split_k - 1 - split);  // MISTAKE 2 = S1.gemm:splits_reversed
-    return p + ((int64_t)i * split_k + place) * n;
-  }
+// Current form: a . w^T in tiles of 64 rows of a a warpgroup and of kColumns rows of w, so narrow that every multiprocessor gets an even share of the
+// weights. Products commute, and every width adds them up alike. One warp keeps slabs of both coming, as many as shared memory holds; blocks walk the tiles.
+template <int kColumns, int kGroups>
+struct Shape {
+  static const int kRows = 64 * kGroups, kThreads = 128 * kGroups + 32;
+  static const int kSlabs = kColumns <= 16 ? 8 : kColumns <= 32 ? 4 : kColumns <= 64 ? 2 : 1;  // that come and go together, a stage of the ring
 };
+static const int kRowBytes = kWide * (int)sizeof(bf16), kMostStages = 18;
 
-struct Tile {
-  int a, w, split;
-
-  __device__ __forceinline__ Tile(const Sizes& n, int item) {
-    const int each = n.tiles_a * n.tiles_w, band = item % each / (kBand * n.tiles_w);
-    const int within = item % each - band * kBand * n.tiles_w, height = min(kBand, n.tiles_a - kBand * band);
-    a = kBand * band + within % height, w = within / height, split = item / each;
-  }
-};
-
-__device__ __forceinline__ float stored(float x) { return PLANT(3, nan32(x), nan32(f(bf(x)))); }  // MISTAKE 3 = S1.gemm:landed
-
-// Current form: w . a^T, so that weights are the rows of 64 that a warpgroup multiplies at once and the batch is the width, 8 at least: products
-// commute, and every width adds them up alike. One warp keeps slabs of both coming, as many as shared memory holds; blocks walk the tiles.
-template <int kWidth, int kGroups>
+// A stage is kSlabs slabs of `rows` rows of a, then as many of w. Where a has fewer rows than a tile, the products take what follows them in the stage for
+// the others, and nothing is stored of that.
+template <int kColumns, int kGroups>
 struct Ring {
-  static const int kRows = 64 * kGroups, kThreads = 128 * kGroups + 32, kBlocks = kGroups == 1 ? 2 : 1;  // blocks of a multiprocessor
-  // Of a block's share of the 228 KB, 1 is the system's, 1 goes into the alignment, 1 is for the barriers.
-  static const int kStages = (228 / kBlocks - 3) * 1024 / ((kRows + kWidth) * kWide * (int)sizeof(bf16));
+  static const int kSlabs = Shape<kColumns, kGroups>::kSlabs, kBytesW = kColumns * kRowBytes;
+  static_assert(kColumns * kSlabs >= 64 - 8, "all that the products take for rows of a lies in the stage");
+  uint8_t* const stages;
+  const int bytes_a, bytes, count;
+  Barrier *const full, *const free;
+  int stage = 0, phase = 0;
 
-  struct alignas(1024) Stage {
-    bf16 w[kRows][kWide], a[kWidth][kWide];
-  };
-  Stage stages[kStages];
-  Barrier full[kStages], free[kStages];
-
-  struct Turn {
-    int stage = 0, phase = 0;
-    __device__ __forceinline__ void next() {
-      if (++stage == kStages) stage = 0, phase ^= 1;
-    }
-  };
+  __device__ __forceinline__ Ring(uint8_t* stages, Barrier* barriers, int rows, int count)
+      : stages(stages), bytes_a(rows * kRowBytes), bytes(kSlabs * (rows * kRowBytes + kBytesW)), count(count), full(barriers), free(barriers + kMostStages) {}
+  __device__ __forceinline__ bf16* a(int slab) const { return reinterpret_cast<bf16*>(stages + stage * bytes + slab * bytes_a); }
+  __device__ __forceinline__ bf16* w(int slab) const { return reinterpret_cast<bf16*>(stages + stage * bytes + kSlabs * bytes_a + slab * kBytesW); }
+  __device__ __forceinline__ void next() {
+    if (++stage == count) stage = 0, phase ^= 1;
+  }
 };
 
-__device__ __forceinline__ void prefetch_slab(const CUtensorMap& map, int column, int head, int token) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(head), "r"(token) : "memory");
-}
-
-template <int kWidth, int kGroups>
-__global__ void __launch_bounds__(Ring<kWidth, kGroups>::kThreads, Ring<kWidth, kGroups>::kBlocks)
-    gemm_wgmma(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w, float* p, const Sizes n, int tiles) {
-  using Held = Ring<kWidth, kGroups>;
-  extern __shared__ uint8_t raw[];
-  Held& ring = *reinterpret_cast<Held*>(raw + (1024 - shared_address(raw) % 1024) % 1024);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slabs = n.slabs();
-  launch_dependents();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Held::kStages; ++i) ring.full[i].init(1), ring.free[i].init(4 * kGroups);
-    publish_barriers();
-  }
-  __syncthreads();
-
-  typename Held::Turn turn;
-  if (warp == 4 * kGroups) {
-    if (lane != 0) return;
-    const Tile first(n, blockIdx.x);
-    for (int i = 0; i < min(Held::kStages, slabs); ++i) prefetch_slab(w, n.column(i), first.split, Held::kRows * first.w);
-    await_launch();  // until here nothing came nearer than the L2, which holds what the kernel before this one writes
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      const Tile at(n, tile);
-      for (int i = 0; i < slabs; ++i, turn.next()) {
-        auto& stage = ring.stages[turn.stage];
-        ring.free[turn.stage].wait(turn.phase ^ 1);  // of a stage not yet used, the phase before the first counts as complete
-        ring.full[turn.stage].arrive_expecting(sizeof stage);
-        copy_slab(&stage.w[0][0], w, n.column(i), at.split, Held::kRows * at.w, ring.full[turn.stage]);
-        copy_slab(&stage.a[0][0], a, n.column(i), at.split, kWidth * at.a, ring.full[turn.stage]);
-      }
-    }
-  } else {
-    float d[kWidth / 2];
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-      int before = turn.stage;
-      for (int i = 0; i < slabs; ++i, turn.next()) {  // S1
-        ring.full[turn.stage].wait(turn.phase);
-        wgmma_begin();
-        const uint64_t left = slab(&ring.stages[turn.stage].w[warp / 4 * 64][0]), right = slab(&ring.stages[turn.stage].a[0][0]);
+// A lane's rows `row` and 8 below it. Where rows of p lie on 16 bytes, neighbouring lanes exchange pairs for four columns side by side.
+template <int kSums>
+__device__ __forceinline__ void store_tile(const float (&d)[kSums], float* p, const Sizes& n, int row, int column, int split) {
+  const int lane = threadIdx.x % 32, odd = lane % 2;
+  const bool fours = kSums % 8 == 0 && n.n % 4 == 0 && reinterpret_cast<uintptr_t>(p) % 16 == 0;
 #pragma unroll
-        for (int j = 0; j < kWide / 16; ++j) product(d, bytes_on(left, n.block(j) * 32), bytes_on(right, n.block(j) * 32), i + j > 0);
-        wgmma_commit();
-        wgmma_await<1>();
-        if (i > 0 && lane == 0) ring.free[before].arrive();
-        before = turn.stage;
-      }
-      finished<0>(d);
-      if (lane == 0) ring.free[before].arrive();
-      const Tile at(n, tile);
-      const int row = kWidth * at.a + 2 * (lane % 4), column = Held::kRows * at.w + 16 * warp + lane / 4;
-      const int64_t pitch = (int64_t)n.split_k * n.n;
-      const bool here = column < n.n, beyond = column + 8 < n.n;
-      float* to = n.row(p, row, at.split) + column;
+  for (int half = 0; half < 4; half += 2, row += 8) {
+    float* const to = n.row(p, row, split);
+    if (fours) {
 #pragma unroll
-      for (int i = 0; i < kWidth / 2; i += 4, to += 8 * pitch)
+      for (int i = 0; i + 8 <= kSums; i += 8) {
+        const float2 low = {stored(d[i + half]), stored(d[i + half + 1])}, high = {stored(d[i + half + 4]), stored(d[i + half + 5])};
+        const float x = __shfl_xor_sync(kWarp, odd ? low.x : high.x, 1), y = __shfl_xor_sync(kWarp, odd ? low.y : high.y, 1);
+        const int at = column + 2 * i + 8 * odd + 4 * (lane % 4 / 2);
+        if (row < n.m && at < n.n) *reinterpret_cast<float4*>(to + at) = odd ? make_float4(x, y, high.x, high.y) : make_float4(low.x, low.y, x, y);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSums; i += 4)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          if (row + 2 * i + e >= n.m) continue;
-          if (here) to[e * pitch] = stored(d[i + e]);
-          if (beyond) to[e * pitch + 8] = stored(d[i + 2 + e]);
+          const int at = column + 2 * i + 2 * (lane % 4) + e;
+          if (row < n.m && at < n.n) to[at] = stored(d[i + half + e]);
         }
     }
   }
 }
 
-template <int kWidth, int kGroups>
-static int run_wgmma(const bf16* a, const bf16* w, float* p, int64_t m, int64_t n, int64_t k, int64_t split_k, cudaStream_t stream) {
-  using Held = Ring<kWidth, kGroups>;
-  const auto kernel = gemm_wgmma<kWidth, kGroups>;
-  const Sizes sizes(m, n, k, split_k, kWidth, Held::kRows);
-  const int shared = sizeof(Held) + 1024;
-  CUtensorMap maps[2];  // a split is what map_slabs calls a head: columns past its end arrive as zeros, which add nothing
-  cudaError_t status = map_slabs(maps[0], a, sizes.part, split_k, m, sizes.part, k, kWidth);
-  if (!status) status = map_slabs(maps[1], w, sizes.part, split_k, n, sizes.part, k, Held::kRows);
+template <int kColumns, int kGroups>
+__global__ void __launch_bounds__(Shape<kColumns, kGroups>::kThreads, 1)
+    gemm_wgmma(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w, float* p, const Sizes n, int tiles, int rows, int stages) {
+  using Tiled = Shape<kColumns, kGroups>;
+  extern __shared__ uint8_t raw[];
+  __shared__ Barrier barriers[2 * kMostStages];
+  Ring<kColumns, kGroups> ring(raw + (1024 - shared_address(raw) % 1024) % 1024, barriers, rows, stages);
+  const int warp = __shfl_sync(kWarp, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int turns = (n.slabs() + Tiled::kSlabs - 1) / Tiled::kSlabs;
+  launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < stages; ++i) ring.full[i].init(1), ring.free[i].init(4 * kGroups);
+    publish_barriers();
+  }
+  __syncthreads();
+
+  if (warp == 4 * kGroups) {
+    await_launch();
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      const Tile at(n, tile);
+      for (int i = 0; i < turns; ++i, ring.next()) {
+        Barrier& full = ring.full[ring.stage];
+        ring.free[ring.stage].wait_together(ring.phase ^ 1);  // of a stage not yet used, the phase before the first counts as complete
+        if (lane == 0) full.arrive_expecting(ring.bytes);
+        __syncwarp();
+        if (lane < Tiled::kSlabs) {  // a slab past the last comes as zeros, which add nothing
+          const int column = n.column(Tiled::kSlabs * i + lane);
+          copy_slab(ring.w(lane), w, column, at.split, kColumns * at.w, full);
+          copy_slab(ring.a(lane), a, column, at.split, Tiled::kRows * at.a, full);
+        }
+      }
+    }
+  } else {
+    float d[kColumns / 2];
+    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      int before = ring.stage;
+      for (int i = 0; i < turns; ++i, ring.next()) {  // S1
+        ring.full[ring.stage].wait_together(ring.phase);
+        wgmma_begin();
+#pragma unroll
+        for (int t = 0; t < Tiled::kSlabs; ++t) {
+          const uint64_t left = slab(ring.a(t) + warp / 4 * 64 * kWide), right = slab(ring.w(t));
+#pragma unroll
+          for (int j = 0; j < kWide / 16; ++j) product(d, bytes_on(left, n.block(j) * 32), bytes_on(right, n.block(j) * 32), i + t + j > 0);
+        }
+        wgmma_commit();
+        wgmma_await<1>();
+        if (i > 0 && lane == 0) ring.free[before].arrive();
+        before = ring.stage;
+      }
+      finished<0>(d);
+      if (lane == 0) ring.free[before].arrive();
+      const Tile at(n, tile);
+      store_tile(d, p, n, Tiled::kRows * at.a + 16 * warp + lane / 4, kColumns * at.w, at.split);
+    }
+  }
+}
+
+template <int kColumns, int kGroups>
+static int run(const bf16* a, const bf16* w, float* p, int64_t m, int64_t n, int64_t k, int64_t split_k, cudaStream_t stream) {
+  using Tiled = Shape<kColumns, kGroups>;
+  const auto kernel = gemm_wgmma<kColumns, kGroups>;
+  const Sizes sizes(m, n, k, split_k, Tiled::kRows, kColumns);
+  const int rows = (int)(m < Tiled::kRows ? 8 * ceil_div(m, 8) : Tiled::kRows), bytes = Tiled::kSlabs * (rows + kColumns) * kRowBytes;
+  const int64_t tiles = sizes.tiles(), turns = ceil_div(sizes.slabs(), Tiled::kSlabs) * ceil_div(tiles, multiprocessors());
+  const int64_t room = (kMostShared - 2 * kMostStages * (int)sizeof(Barrier) - 1024) / bytes, most = room < kMostStages ? room : kMostStages;
+  const int stages = (int)(turns < most ? turns : most), shared = stages * bytes + 1024;  // no more than are used: the next kernel's blocks want theirs
+  CUtensorMap maps[2];  // a split is what map_slabs calls a head: columns past its end arrive as zeros, too
+  cudaError_t status = map_slabs(maps[0], a, sizes.part, split_k, m, sizes.part, k, rows);
+  if (!status) status = map_slabs(maps[1], w, sizes.part, split_k, n, sizes.part, k, kColumns);
   if (!status) status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (status) return (int)status;
-  const int64_t resident = resident_blocks(kernel, Held::kThreads, shared), tiles = sizes.tiles();
+  const int64_t resident = resident_blocks(kernel, Tiled::kThreads, shared);
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization, early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = (unsigned)(tiles < resident ? tiles : resident), config.blockDim = Held::kThreads;
+  config.gridDim = (unsigned)(tiles < resident ? tiles : resident), config.blockDim = Tiled::kThreads;
   config.dynamicSmemBytes = shared, config.stream = stream, config.attrs = &early, config.numAttrs = 1;
-  return (int)cudaLaunchKernelEx(&config, kernel, maps[0], maps[1], p, sizes, (int)tiles);
+  return (int)cudaLaunchKernelEx(&config, kernel, maps[0], maps[1], p, sizes, (int)tiles, rows, stages);
 }
 
-// Retired form, and of rows that do not lie on 16 bytes: four warps with 16 rows of a each, one slab at a time.
-static const int kTile = 64;
-
-template <bool vector>
-__device__ __forceinline__ void stage_slab(bf16 (&to)[kTile][kWide + 8], const bf16* from, int64_t stride, int rows, int columns) {
-  for (int e = threadIdx.x; e < kTile * kWide / 8; e += blockDim.x) {
-    const int row = e / (kWide / 8), column = e % (kWide / 8) * 8;
-    stage8<vector>(&to[row][column], from + row * stride + column, row < rows && column < columns);
+// The width of 8 to 64 that leaves the busiest multiprocessor the least to do: rows of w, and 8 more a tile for what a tile costs beside them.
+static int even_width(int64_t n, int64_t split_k) {
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (int width = 64; width >= 8; width -= 8) {
+    const int64_t work = ceil_div(ceil_div(n, width) * split_k, multiprocessors()) * (width + 8);
+    if (work < least) least = work, best = width;
   }
-}
-
-template <bool vector>
-__global__ void __launch_bounds__(128) gemm_mma(const bf16* a, const bf16* w, float* p, const Sizes n) {
-  __shared__ __align__(16) bf16 rows[kTile][kWide + 8], columns[kTile][kWide + 8];
-  const Tile at(n, blockIdx.x);
-  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
-  const int64_t stride = (int64_t)n.part * n.split_k, start = (int64_t)n.part * at.split;
-  float d[kTile / 8][4] = {};
-  for (int i = 0; i < n.slabs(); ++i) {  // S1
-    const int column = n.column(i);
-    stage_slab<vector>(rows, a + (int64_t)kTile * at.a * stride + start + column, stride, n.m - kTile * at.a, n.part - column);
-    stage_slab<vector>(columns, w + (int64_t)kTile * at.w * stride + start + column, stride, n.n - kTile * at.w, n.part - column);
-    commit_copies();
-    await_copies<0>();
-    uint32_t left[4], right[4];
-#pragma unroll
-    for (int j = 0; j < kWide / 16; ++j) {
-      load_fragments(left, &rows[own + lane % 16][16 * n.block(j) + lane / 16 * 8]);
-#pragma unroll
-      for (int t = 0; t < kTile / 8; t += 2) {
-        load_fragments(right, &columns[8 * t + lane % 8 + lane / 16 * 8][16 * n.block(j) + lane / 8 % 2 * 8]);
-        mma16x8(d[t], left, right[0], right[1]), mma16x8(d[t + 1], left, right[2], right[3]);
-      }
-    }
-    __syncthreads();
-  }
-#pragma unroll
-  for (int i = 0; i < kTile / 2; ++i) {
-    const int row = kTile * at.a + own + lane / 4 + 8 * (i / 2 % 2), column = kTile * at.w + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-    if (row < n.m && column < n.n) n.row(p, row, at.split)[column] = stored(d[i / 4][i % 4]);
-  }
+  return best;
 }
 
 // a bf16 [m, k], w bf16 [n, k], split_k -> p f32 [m, split_k, n]; packed. form 0: current, 1: retired.
@@ -203,11 +169,8 @@ extern "C" int gemm(const bf16* a, const bf16* w, int64_t split_k, float* p, int
     (aligned ? gemm_mma<true> : gemm_mma<false>)<<<(unsigned)sizes.tiles(), 128, 0, stream>>>(a, w, p, sizes);
     return (int)cudaGetLastError();
   }
-  const auto run = m <= 8    ? run_wgmma<8, 1>
-                   : m <= 16  ? run_wgmma<16, 1>
-                   : m <= 32  ? run_wgmma<32, 1>
-                   : m <= 64  ? run_wgmma<64, 1>
-                   : m <= 128 ? run_wgmma<128, 1>
-                              : run_wgmma<256, 2>;
-  return run(a, w, p, m, n, k, split_k, stream);
+  if (m > 128) return run<256, 2>(a, w, p, m, n, k, split_k, stream);
+  if (m > 64) return run<128, 2>(a, w, p, m, n, k, split_k, stream);
+  static const decltype(&run<8, 1>) narrow[] = {run<8, 1>, run<16, 1>, run<24, 1>, run<32, 1>, run<40, 1>, run<48, 1>, run<56, 1>, run<64, 1>};
+  return narrow[even_width(n, split_k) / 8 - 1](a, w, p, m, n, k, split_k, stream);
 }

@@ -16,11 +16,18 @@ struct Barrier {
   __device__ __forceinline__ void arrive_expecting(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
-  __device__ __forceinline__ void wait(int parity) {
+  __device__ __forceinline__ uint32_t passed(int parity) {
     uint32_t done;
-    do asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                    : "=r"(done) : "r"(address()), "r"(parity) : "memory");
-    while (!done);
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(address()), "r"(parity) : "memory");
+    return done;
+  }
+  __device__ __forceinline__ void wait(int parity) {
+    while (!passed(parity)) continue;
+  }
+  // By all lanes of a warp. They leave as one, which the compiler then knows: what a product is given stays in the registers that it is taken from.
+  __device__ __forceinline__ void wait_together(int parity) {
+    while (!__all_sync(kWarp, passed(parity))) continue;
   }
 };
 // After the barriers are initialised, before a __syncthreads(): the copy engine sees them, too.

@@ -7,8 +7,8 @@ S1  p[i, s, j] = the tensor-core chain of row i of a and row j of w over columns
 
 split_k belongs to the projection. It, the order and the blocks are the same for every m: a row has the same bits alone and among others.
 
-Current form: wgmma on slabs brought by the bulk copy engine, weights as the left operand, the batch as the right one, of the narrowest width
-that holds it; the retired form where a or w does not start on 16 bytes. Retired: mma.sync.
+Current form: wgmma on slabs brought by the bulk copy engine, the batch as the left operand, the weights as the right one: up to 64 rows in tiles of
+8 to 64 weights, of the width that deals them out most evenly; the retired form where a or w does not start on 16 bytes. Retired: mma.sync.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,18 @@ from references.contract import Case, schedule
 from references.contract.inputs import BF16, from_bits, hashed, ordinary, patterns, spread, values
 
 INDEPENDENT = ("m", "n")
-PROJECTIONS = {"kda_in": (36864, 7168, 1), "mla_in": (14400, 7168, 1), "kda_low_rank": (1536, 7168, 4), "out": (7168, 12288, 1),
-               "dense_down": (7168, 33792, 1)}  # n, k, split_k
-BENCH = tuple({"m": m, "n": n, "k": k, "split_k": split_k} for m in (1, 16) for n, k, split_k in PROJECTIONS.values()) + tuple(
+PROJECTIONS = {"qkv": (36864, 7168, 1), "gate_beta_forget": (12512, 7168, 4), "q_kv_gate": (14400, 7168, 4), "q_b": (18432, 1536, 4),
+               "out": (7168, 12288, 4), "dense_down": (7168, 33792, 4), "shared_up": (12288, 7168, 4), "shared_down": (7168, 6144, 4),
+               "latent": (3584, 7168, 4), "unlatent": (7168, 3584, 4), "router": (896, 7168, 1)}  # of a K3 step: n, k, split_k
+BENCH = tuple(
     {"m": m, "n": n, "k": k, "split_k": split_k}
-    for m, names in ((64, ("mla_in", "out")), (4096, ("mla_in", "out", "kda_in")), (16384, ("out",)))
+    for m, names in ((1, PROJECTIONS), (16, PROJECTIONS), (64, ("out", "latent")), (128, ("out", "latent")), (4096, ("q_kv_gate", "out", "qkv")),
+                     (16384, ("out",)))
     for n, k, split_k in map(PROJECTIONS.get, names)
 )
-WIDTHS = (1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257)  # batches that fill each width of the product, and one more
+BATCHES = (1, 2, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257)  # which fill a tile's rows of a, and one more
+TILES = range(8, 65, 8)  # rows of w in a tile
+MULTIPROCESSORS = 132  # of an H200
 
 
 def cost(sizes: dict) -> dict[str, float]:
@@ -43,7 +47,7 @@ def emulate(a, w, split_k):
 
 
 def cases() -> Iterator[Case]:
-    for m in WIDTHS:
+    for m in BATCHES:
         yield Case(f"batch_{m}", f"the first {m} of 257 rows", lambda m=m: batch(m))
     for split_k in range(1, 9):
         yield Case(f"split_{split_k}", f"{split_k} splits of five blocks, a slab of 64 columns and a quarter",
@@ -65,9 +69,12 @@ def cases() -> Iterator[Case]:
     yield Case("special", "an infinity or a NaN in one row of a or w: it poisons that row or column alone, a zero opposite it or not", special)
     yield Case("patterns", "every bit pattern, 2 splits", lambda: product(patterns(11, (8, 32)), patterns(12, (12, 32)), 2))
     yield Case("scales", "magnitudes 2^-12 .. 2^12 in all rows", lambda: product(spread(13, (9, 256), -12, 12), spread(14, (12, 256), -12, 12), 2))
-    for name, m in (("mla_in", 2), ("kda_low_rank", 17), ("out", 5)):
-        n, k, split_k = PROJECTIONS[name]
-        yield Case(name, f"{m} rows of this projection", lambda m=m, n=n, k=k, split_k=split_k: drawn(m, n, k, split_k), large=True)
+    for name, m in (("q_kv_gate", 2), ("q_b", 17), ("out", 5), ("router", 16)):
+        yield Case(f"step_{name}", f"{m} rows of this projection", lambda m=m, name=name: drawn(m, *PROJECTIONS[name]), large=True)
+    for rows in TILES:
+        yield Case(f"tiles_of_{rows}", f"weights that {MULTIPROCESSORS} multiprocessors share evenly in tiles of {rows} rows, the last one short",
+                   lambda rows=rows: drawn(3, MULTIPROCESSORS * rows - 4, 80, 1), large=True)
+    yield Case("odd_tiles", "tiles of 64 rows whose results do not lie on 16 bytes", lambda: drawn(20, MULTIPROCESSORS * 64 - 5, 80, 1), large=True)
     yield Case("walk_narrow", "more tiles of one row of the batch than blocks run at once", lambda: drawn(1, 40005, 48, 1), large=True)
     yield Case("walk_wide", "more tiles of 256 rows than blocks run at once, in two bands", lambda: drawn(2100, 4100, 80, 1), large=True)
 
