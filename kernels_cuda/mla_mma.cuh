@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) absorb(const __grid_constant__ Opera
     if (column == 0 && live)
       for (int i = piece; i < 64; i += 16) a.q_abs[((row + r) * a.heads + head) * kWidth + kLatentWidth + i] = query(r)[kNope + i];
     commit_copies();
-    await_copies<0>();
+    await_copies<0, true>();
     float d[2][4] = {};
     for (int k = 0; k < kNope; k += 16) {
       uint32_t left[4], right[4];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kExpandThreads, 1) expand(const __grid_constan
         }
       }
   }
-  await_copies<0>();
+  await_copies<0, true>();
   float d[4] = {};
   for (int k = 0; k < kLatentWidth; k += 32) {
     uint32_t left[4], right[4];

@@ -90,18 +90,18 @@ __global__ void __launch_bounds__(kThreads, 1) attend(const __grid_constant__ Op
   await_launch();
   stage_queries(queries, a, x);
   join_splits(a, x, top, den, inverse);
-  await_copies<0>();
+  await_copies<0, true>();
   float d[4][48] = {};
   for (int page = 0; page < x.count; ++page) {
     float s[24] = {};
     const int step = 3 * page;
-    await_copies<1>();  // and every product of the page before is done
+    await_copies<1, true>();  // and every product of the page before is done
     multiply_third(s, ring, queries, step);
     request<vector>(ring, a, x, step + 2);
     request<vector>(ring, a, x, step + 3);
-    await_copies<2>();
+    await_copies<2, true>();
     multiply_third(s, ring, queries, step + 1);
-    await_copies<1>();
+    await_copies<1, true>();
     multiply_third(s, ring, queries, step + 2);
     wgmma_await<0>();
     settle(s);

@@ -63,14 +63,14 @@ __global__ void __launch_bounds__(kThreads, 1) stats(const __grid_constant__ Ope
   for (int step = 0; step < 3; ++step) request<vector>(ring, a, x, step);
   await_launch();
   stage_queries(queries, a, x);
-  await_copies<0>();
+  await_copies<0, true>();
   Softmax softmax;
   for (int page = 0; page < x.count; ++page) {
     float s[24] = {};
 #pragma unroll
     for (int third = 0; third < 3; ++third) {
       const int step = 3 * page + third;
-      await_copies<2>();
+      await_copies<2, true>();
       multiply_third(s, ring, queries, step);
       wgmma_await<1>();
       __syncthreads();  // the third before is done with

@@ -5,6 +5,8 @@
 
 #include "mxfp4.cuh"
 
+static const int kWarps = 8;  // of a block, but for the products
+
 struct Sizes {
   int64_t b, h, k, experts, inter, first, cap;
 
@@ -133,13 +135,14 @@ template <class Form>
 static cudaError_t enqueue(const bf16* x, const int32_t* ids, const float* w, const uint8_t* w13, const uint8_t* s13, const uint8_t* w2,
                            const uint8_t* s2, bf16* o, const Sizes& n, const Scratch& at, bool current, cudaStream_t stream) {
   const int threads = kWarps * 32;
+  const int64_t most = n.b < n.cap ? n.b : n.cap;
   const int64_t groups = n.rows() * (n.inter / Form::kGroup), resident = resident_blocks(activate<Form>, threads);
   cudaMemsetAsync(at.to.overfull, 0, sizeof(int), stream);
   route<<<(unsigned)n.experts, threads, 0, stream>>>(ids, n, at.to);
   quantise_tokens<Form><<<(unsigned)ceil_div(n.b * n.h / Form::kGroup, kWarps), threads, 0, stream>>>(x, n, at);
-  launch_product(Product<false>{at.a, w13, s13, at.gate_up, n.h, 2 * n.inter, (int)n.k, at.to}, n.experts, current, stream);
+  launch_product(Product<false>{at.a, w13, s13, at.gate_up, n.h, 2 * n.inter, (int)n.k, at.to}, n.experts, most, current, stream);
   activate<Form><<<(unsigned)(ceil_div(groups, kWarps) < resident ? ceil_div(groups, kWarps) : resident), threads, 0, stream>>>(w, n, at);
-  launch_product(Product<true>{at.middle, w2, s2, at.out, n.inter, n.h, (int)n.k, at.to}, n.experts, current, stream);
+  launch_product(Product<true>{at.middle, w2, s2, at.out, n.inter, n.h, (int)n.k, at.to}, n.experts, most, current, stream);
   combine<Form><<<dim3((unsigned)ceil_div(n.h, 256), (unsigned)(n.b < 65535 ? n.b : 65535)), 256, 0, stream>>>(ids, w, o, n, at);
   return cudaGetLastError();
 }

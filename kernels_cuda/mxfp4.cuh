@@ -19,15 +19,16 @@ __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
   return reinterpret_cast<const uint32_t&>(product);
 }
 
-// 2^(code - 127), twice.
-__device__ __forceinline__ uint32_t scale2(uint32_t code) { return (code ? code << 7 : 0x40) * 0x10001; }
+// A power of two whose exponent is `code`, twice; 2^-127 for 0.
+__device__ __forceinline__ uint32_t power2(uint32_t code) { return max(code * 0x800080, 0x400040); }
 
-// Four e2m1 codes of neighbours, times a scale: neighbours 0 and 2, then 1 and 3. A code's exponent and fraction at their place in a bf16 are its
-// value times 2^-126, subnormals included, so two products, both exact, give the weight.
-__device__ __forceinline__ void weights(uint32_t (&b)[2], uint32_t codes, uint32_t scale) {
-  const uint32_t apart = __byte_perm(codes, 0, 0x4140);
-  b[0] = mul2(mul2((apart & 0x00070007) << 6 | (apart & 0x00080008) << 12, 0x7e807e80), scale);
-  b[1] = mul2(mul2((apart & 0x00700070) << 2 | (apart & 0x00800080) << 8, 0x7e807e80), scale);
+// Four e2m1 codes, in bytes 0 and 2, times the scale 2^(code - 127): neighbours 0 and 2, then 1 and 3. A code's exponent and fraction at their place in
+// a bf16 are its value times 2^-126, subnormals included. Products with powers of two are exact, so one gives the weight while 2^(code - 1) is finite.
+template <bool finite>
+__device__ __forceinline__ void weights(uint32_t (&b)[2], uint32_t apart, uint32_t code) {
+  b[0] = (apart & 0x000f000f) * 0x1040 & 0x81c081c0;
+  b[1] = (apart & 0x00f000f0) * 0x0104 & 0x81c081c0;
+  for (uint32_t& pair : b) pair = finite ? mul2(pair, power2(code + 126)) : mul2(mul2(pair, power2(253)), power2(code));
 }
 
 // One of the two products: `down` is w2 on the activations of rows, otherwise w13 on those of tokens.
@@ -42,99 +43,109 @@ struct Product {
   Routes to;
 
   __device__ __forceinline__ const bf16* row(int i) const { return a + (int64_t)(down ? i : to.entry[i] / slots) * k; }
-  // Two neighbours of an accumulator.
-  __device__ __forceinline__ void store(int64_t row, int64_t column, float x, float y) const {
+  __device__ __forceinline__ void store(int64_t row, int64_t column, float x) const {
     const int64_t index = row * columns + column;
-    const __nv_bfloat162 landed = __floats2bfloat162_rn(x, y);
-    *reinterpret_cast<__nv_bfloat162*>(out + index) = landed;
+    out[index] = bf(x);
     if (down) {
-      LANDING(6, index, landed.x);   // S6
-      LANDING(6, index + 1, landed.y);
+      LANDING(6, index, bf(x));   // S6
     } else {
-      LANDING(3, index, landed.x);   // S3
-      LANDING(3, index + 1, landed.y);
+      LANDING(3, index, bf(x));   // S3
     }
   }
 };
 
-// Current form: 128 columns a block, 16 a warp; 64 rows at a time. Weights go through shared memory as they are stored.
-static const int kRows = 64, kColumns = 128, kDepth = 128, kStages = 3, kWarps = 8;
+// Current form: a warp has 16 columns, whose weights are the left operand of its products, and all rows of the block, 8 to a product.
+static const int kDepth = 128;
 
-struct Stage {
-  bf16 a[kRows][kDepth + 16];                // rows 32 bytes longer: 8-byte reads of four rows lie in different banks
-  uint8_t w[kColumns][kDepth / 2 + 16];      // rows 16 bytes longer: 2-byte reads of eight rows do
-  uint32_t s[kColumns];                      // the four scales of a row
+template <int rows, int warps, int stages, int blocks>  // blocks: of a multiprocessor
+struct Shape {
+  static const int kRows = rows, kWarps = warps, kStages = stages, kBlocks = blocks, kColumns = 16 * warps, kThreads = 32 * warps;
+
+  struct Stage {
+    bf16 a[kRows][kDepth + 16];            // rows 32 bytes longer: 8-byte reads of four rows lie in different banks
+    uint8_t w[kColumns][kDepth / 2 + 16];  // rows 16 bytes longer: 16-byte reads of eight rows do
+    uint32_t s[kColumns];                  // the four scales of a row
+  };
+  typedef float Sums[kRows / 8][4];
 };
-static const int kStaged = kStages * sizeof(Stage);
+using Few = Shape<16, 4, 6, 4>;
+using Many = Shape<32, 4, 4, 3>;
+
+template <bool finite, class Shape>
+__device__ __forceinline__ void multiply(typename Shape::Sums& sum, const typename Shape::Stage& from, const uint32_t (&scales)[2], int live) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, q = lane % 4;
+  const uint32_t mine = 2 * q | (2 * q + 1) << 8;  // of the eight bytes of a block of 16, the two that go to bytes 0 and 2
+#pragma unroll
+  for (int group = 0; group < kDepth / 32; ++group) {
+    uint4 codes[2];
+    for (int j = 0; j < 2; ++j) codes[j] = *reinterpret_cast<const uint4*>(&from.w[16 * warp + 8 * j + r][16 * group]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t w[2][2];
+      for (int j = 0; j < 2; ++j)
+        weights<finite>(w[j], half ? __byte_perm(codes[j].z, codes[j].w, mine) : __byte_perm(codes[j].x, codes[j].y, mine),
+                        __byte_perm(scales[j], 0, 0x4440 + group));
+      const uint32_t left[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
+#pragma unroll
+      for (int i = 0; i < Shape::kRows / 8; ++i)
+        if (8 * i < live) {
+          const uint2 right = *reinterpret_cast<const uint2*>(&from.a[8 * i + r][32 * group + 16 * half + 4 * q]);
+          mma16x8(sum[i], left, right.x, right.y);
+        }
+    }
+  }
+}
 
 __device__ __forceinline__ void stage_scales(uint32_t* to, const uint8_t* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
-__device__ __forceinline__ void multiply(float (&sum)[kRows / 16][2][4], const Stage& from, int live) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, q = lane % 4;
-#pragma unroll
-  for (int step = 0; step < kDepth / 16; ++step) {
-    uint32_t b[2][2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int column = 16 * warp + 8 * j + r;
-      weights(b[j], *reinterpret_cast<const uint16_t*>(&from.w[column][8 * step + 2 * q]), scale2(from.s[column] >> step / 2 * 8 & 255));
-    }
-#pragma unroll
-    for (int i = 0; i < kRows / 16; ++i)
-      if (16 * i < live) {
-        const uint2 top = *reinterpret_cast<const uint2*>(&from.a[16 * i + r][16 * step + 4 * q]);
-        const uint2 low = *reinterpret_cast<const uint2*>(&from.a[16 * i + r + 8][16 * step + 4 * q]);
-        const uint32_t a[4] = {top.x, low.x, top.y, low.y};
-        for (int j = 0; j < 2; ++j) mma16x8(sum[i][j], a, b[j][0], b[j][1]);
-      }
-  }
-}
-
-template <bool down>
-__global__ void __launch_bounds__(kWarps * 32, 2) product_staged(const Product<down> p) {
+template <class Shape, bool down>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) product_staged(const Product<down> p) {
   extern __shared__ __align__(16) uint8_t raw[];
-  Stage* stages = reinterpret_cast<Stage*>(raw);
+  typename Shape::Stage* stages = reinterpret_cast<typename Shape::Stage*>(raw);
   if (*p.to.overfull) return;
   const int start = p.to.start[blockIdx.y], end = p.to.start[blockIdx.y + 1], chunks = p.k / kDepth;
-  const int64_t column = (int64_t)blockIdx.x * kColumns, first = blockIdx.y * p.columns + column;
-  const uint8_t *w = p.w + first * (p.k / 2), *s = p.s + first * (p.k / 32);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int of_a = threadIdx.x / 16, piece_a = threadIdx.x % 16, of_w = threadIdx.x / 4, piece_w = threadIdx.x % 4;  // 16 bytes a thread
+  const int64_t column = (int64_t)blockIdx.x * Shape::kColumns, first = blockIdx.y * p.columns + column;
+  const int warp = threadIdx.x / 32, r = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  const int of_a = threadIdx.x / 16, piece_a = threadIdx.x % 16, of_w = threadIdx.x / 4, rows_a = Shape::kThreads / 16, rows_w = Shape::kThreads / 4;
+  const uint8_t *w = p.w + (first + of_w) * (p.k / 2) + 16 * q, *s = p.s + (first + threadIdx.x) * (p.k / 32);  // a thread brings 16 bytes
 
-  for (int top = start; top < end; top += kRows) {
-    const int live = min(end - top, kRows);
-    const bf16* rows[kRows / 16];
-    for (int i = 0; i < kRows / 16; ++i) rows[i] = p.row(16 * i + of_a < live ? top + 16 * i + of_a : top) + 8 * piece_a;
+  for (int top = start; top < end; top += Shape::kRows) {
+    const int live = min(end - top, Shape::kRows);
+    const bf16* rows[Shape::kRows / rows_a];
+    for (int i = 0; i < Shape::kRows / rows_a; ++i) rows[i] = p.row(min(top + rows_a * i + of_a, end - 1)) + 8 * piece_a;
     const auto stage = [&](int chunk) {
-      Stage& to = stages[chunk % kStages];
+      typename Shape::Stage& to = stages[chunk % Shape::kStages];
 #pragma unroll
-      for (int i = 0; i < kRows / 16; ++i)
-        if (16 * i < live) stage8<true>(&to.a[16 * i + of_a][8 * piece_a], rows[i] + chunk * kDepth, 16 * i + of_a < live);
-      for (int i = of_w; i < kColumns; i += kWarps * 8) {
-        const uint8_t* from = w + i * (p.k / 2) + chunk * (kDepth / 2) + 16 * piece_w;
-        stage8<true>(reinterpret_cast<bf16*>(&to.w[i][16 * piece_w]), reinterpret_cast<const bf16*>(from), true);
-      }
-      if (threadIdx.x < kColumns) stage_scales(&to.s[threadIdx.x], s + threadIdx.x * (p.k / 32) + chunk * (kDepth / 32));
+      for (int i = 0; i < Shape::kRows / rows_a; ++i)
+        if (rows_a * i < live) stage8<true>(&to.a[rows_a * i + of_a][8 * piece_a], rows[i] + chunk * kDepth, rows_a * i + of_a < live);
+#pragma unroll
+      for (int i = 0; i < Shape::kColumns; i += rows_w)
+        stage8<true>(reinterpret_cast<bf16*>(&to.w[i + of_w][16 * q]), reinterpret_cast<const bf16*>(w + i * (p.k / 2) + chunk * (kDepth / 2)), true);
+      if (threadIdx.x < Shape::kColumns) stage_scales(&to.s[threadIdx.x], s + chunk * (kDepth / 32));
     };
-    for (int chunk = 0; chunk < kStages - 1; ++chunk) {
+    for (int chunk = 0; chunk < Shape::kStages - 1; ++chunk) {
       if (chunk < chunks) stage(chunk);
       commit_copies();
     }
-    float sum[kRows / 16][2][4] = {};
+    typename Shape::Sums sum = {};
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      await_copies<kStages - 2>();  // and every warp is done with the stage that is filled next
-      if (chunk + kStages - 1 < chunks) stage(chunk + kStages - 1);
+      await_copies<Shape::kStages - 2>();  // and every warp is done with the stage that is filled next
+      if (chunk + Shape::kStages - 1 < chunks) stage(chunk + Shape::kStages - 1);
       commit_copies();
-      multiply(sum, stages[chunk % kStages], live);
+      const typename Shape::Stage& from = stages[chunk % Shape::kStages];
+      const uint32_t scales[] = {from.s[16 * warp + r], from.s[16 * warp + 8 + r]};
+      if (__any_sync(kWarp, (scales[0] | scales[1]) & 0x80808080))
+        multiply<false, Shape>(sum, from, scales, live);
+      else
+        multiply<true, Shape>(sum, from, scales, live);
     }
     await_copies<0>();
 #pragma unroll
-    for (int i = 0; i < kRows / 8; ++i)
-      if (8 * i + lane / 4 < live)
-        for (int j = 0; j < 2; ++j)
-          p.store(top + 8 * i + lane / 4, column + 16 * warp + 8 * j + lane % 4 * 2, sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+    for (int i = 0; i < Shape::kRows / 8; ++i)
+      for (int e = 0; e < 4; ++e)
+        if (const int row = 8 * i + 2 * q + e % 2; row < live) p.store(top + row, column + 16 * warp + 8 * (e / 2) + r, sum[i][e]);
   }
 }
 
@@ -155,24 +166,27 @@ __global__ void __launch_bounds__(32) product_plain(const Product<down> p) {
       const uint2 y = has_low ? *reinterpret_cast<const uint2*>(low + 16 * step) : none;
       const uint32_t a[4] = {x.x, y.x, x.y, y.y};
       uint32_t b[2];
-      weights(b, w[8 * step] | w[8 * step + 1] << 8, scale2(s[step / 2]));
+      weights<false>(b, w[8 * step] | w[8 * step + 1] << 16, s[step / 2]);
       mma16x8(sum, a, b[0], b[1]);
     }
-    if (has_top) p.store(row, column + 2 * q, sum[0], sum[1]);
-    if (has_low) p.store(row + 8, column + 2 * q, sum[2], sum[3]);
+    for (int e = 0; e < 4; ++e)
+      if (e < 2 ? has_top : has_low) p.store(row + e / 2 * 8, column + 2 * q + e % 2, sum[e]);
   }
 }
 
-static bool product_vector(const void* w, const void* s, int64_t k, int64_t columns) {
-  return aligned16(w) && (reinterpret_cast<uintptr_t>(s) & 3) == 0 && k % kDepth == 0 && columns % kColumns == 0;
+template <class Shape, bool down>
+static bool launch_staged(const Product<down>& p, int64_t experts, cudaStream_t stream) {
+  const int shared = Shape::kStages * sizeof(typename Shape::Stage);
+  const bool fits = aligned16(p.w) && reinterpret_cast<uintptr_t>(p.s) % 4 == 0 && p.k % kDepth == 0 && p.columns % Shape::kColumns == 0;
+  if (!fits) return false;
+  cudaFuncSetAttribute(product_staged<Shape, down>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  product_staged<Shape><<<dim3((unsigned)(p.columns / Shape::kColumns), (unsigned)experts), Shape::kThreads, shared, stream>>>(p);
+  return true;
 }
 
+// most: rows that an expert can have.
 template <bool down>
-static void launch_product(const Product<down>& p, int64_t experts, bool current, cudaStream_t stream) {
-  if (current && product_vector(p.w, p.s, p.k, p.columns)) {
-    cudaFuncSetAttribute(product_staged<down>, cudaFuncAttributeMaxDynamicSharedMemorySize, kStaged);
-    product_staged<down><<<dim3((unsigned)(p.columns / kColumns), (unsigned)experts), kWarps * 32, kStaged, stream>>>(p);
-  } else {
-    product_plain<down><<<dim3((unsigned)(p.columns / 8), (unsigned)experts), 32, 0, stream>>>(p);
-  }
+static void launch_product(const Product<down>& p, int64_t experts, int64_t most, bool current, cudaStream_t stream) {
+  if (current && (most <= Few::kRows ? launch_staged<Few>(p, experts, stream) : launch_staged<Many>(p, experts, stream))) return;
+  product_plain<<<dim3((unsigned)(p.columns / 8), (unsigned)experts), 32, 0, stream>>>(p);
 }

@@ -20,11 +20,11 @@ __device__ __forceinline__ void stage8(bf16* to, const bf16* from, bool live) {
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // What this thread wrote into shared memory may, from the next barrier on, be read by the products of a warpgroup.
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// All but the newest `pending` groups of copies of the whole block have arrived, for any reader.
-template <int pending>
+// All but the newest `pending` groups of copies of the whole block have arrived; `publish` first where a warpgroup's products read them.
+template <int pending, bool published = false>
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-  publish();
+  if (published) publish();
   __syncthreads();
 }
 
