@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b) {
   return reinterpret_cast<const uint32_t&>(product);
 }
 
-// A power of two whose exponent is `code`, twice; 2^-127 for 0.
+// 2^(code - 127), twice.
 __device__ __forceinline__ uint32_t power2(uint32_t code) { return max(code * 0x800080, 0x400040); }
 
 // Four e2m1 codes, in bytes 0 and 2, times the scale 2^(code - 127): neighbours 0 and 2, then 1 and 3. A code's exponent and fraction at their place in
@@ -68,7 +68,7 @@ struct Shape {
   };
   typedef float Sums[kRows / 8][4];
 };
-using Few = Shape<16, 4, 6, 4>;
+using Few = Shape<16, 4, 6, 4>;  // where no expert has more rows: a decode step, bound by the bytes of the weights
 using Many = Shape<32, 4, 4, 3>;
 
 template <bool finite, class Shape>

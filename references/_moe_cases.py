@@ -22,7 +22,7 @@ def cases(transport: str) -> Iterator[Case]:
     yield Case("one_token", "one token, two experts", lambda: mixture(1, 2, 2))
     for b in (15, 16, 17, 33):
         yield Case(f"tokens_{b}", f"{b} tokens on 4 experts: tiles of 16 rows cut short, whole, or one over", lambda b=b: mixture(b, 3, 4))
-    yield Case("one_expert", "70 entries of one expert, as many as it may have: more than a tile of 64", one_expert, ("S1.members:last_lost",))
+    yield Case("one_expert", "70 entries of one expert, as many as it may have: two tiles of 32 and 6", one_expert, ("S1.members:last_lost",))
     yield Case("window", "ids before, after and far outside the window, -1 among them, their weights NaN", window,
                ("S1.local:clamped", "S1.local:unshifted") + (("S7.choose:never",) if chain else ()))
     yield Case("none_active", "no token has an expert here: +0", none_active, ("S7.zero:minus_zero",) if chain else ())
