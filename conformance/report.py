@@ -7,11 +7,11 @@ source file, worst and the histogram of its ulps.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from conformance.message import Finding
+from references.contract.files import write_whole
 
 LANES = ("emulator", "device")
 STATES = ("exact", "mismatch", "error", "not run")  # error: nothing could be compared (a build, a launch, a damaged golden)
@@ -112,11 +112,9 @@ def document(records: Sequence[Mapping], table: Sequence[Mapping], machine: Mapp
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Whole or not at all, with the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    os.replace(partial, path)
+    write_whole(path, text.encode())
 
 
 def write_json(path: Path, made: Mapping) -> None:

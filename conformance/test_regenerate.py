@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, toy
@@ -16,6 +17,8 @@ from goldens.files import npz_bytes, read_npz
 from goldens.regenerate import REFUSED, refusal, regenerate
 from goldens.store import ROOT
 from goldens.verify import problems
+from references.__main__ import main as emulate
+from references.contract.files import write_whole
 
 
 def quiet(line):
@@ -144,6 +147,20 @@ def interrupted(monkeypatch, at):
         replace_(source, target)
 
     monkeypatch.setattr(os, "replace", stopped)
+
+
+def test_a_file_is_written_whole(tmp_path, monkeypatch):
+    """Nothing is left of a write that was stopped, and the name of the part is no other file's."""
+    path, other = tmp_path / "run.npz", tmp_path / "run.partial"
+    other.write_bytes(b"mine")
+    write_whole(path, b"old")
+    interrupted(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old" and {*tmp_path.iterdir()} == {path, other}
+    golden = str(ROOT / "land" / "minus_zero.npz")
+    assert emulate(["run", "land", golden, "-o", str(path)]) == 0
+    assert np.load(path)["o"].dtype == np.uint16 and other.read_bytes() == b"mine" and {*tmp_path.iterdir()} == {path, other}
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+from references.contract.files import write_whole
 
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
@@ -87,21 +88,12 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             path = folder / name
             before = path.read_bytes() if path.exists() else None
-            _replace(path, content)
+            write_whole(path, content)
             replaced[name] = before
     except BaseException:
         for name, before in replaced.items():
             if before is None:
                 (folder / name).unlink()
             else:
-                _replace(folder / name, before)
+                write_whole(folder / name, before)
         raise
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

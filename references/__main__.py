@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from references.contract import Kernel, kernels
+from references.contract.files import write_whole
 from references.contract.signature import BITS, DTYPES
 
 
@@ -22,10 +24,9 @@ def run(args: argparse.Namespace) -> int:
     kernel = Kernel.load(args.kernel)
     inputs = read_inputs(kernel, args.inputs)
     outputs = {name: value for name, value in kernel.outputs(inputs).items() if value is not None}
-    partial = args.output.with_suffix(".partial")
-    with open(partial, "wb") as file:
-        np.savez(file, **{name: value.view(BITS[value.itemsize]) for name, value in outputs.items()})
-    partial.replace(args.output)
+    file = io.BytesIO()
+    np.savez(file, **{name: value.view(BITS[value.itemsize]) for name, value in outputs.items()})
+    write_whole(args.output, file.getvalue())
     for name, value in outputs.items():
         print(f"{args.output}: {name} {value.dtype.name}{list(value.shape)} as {BITS[value.itemsize].__name__} bits")
     return 0

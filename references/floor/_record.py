@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from types import ModuleType
 import ml_dtypes
 import numpy as np
 
+from references.contract.files import write_whole
 from references.contract.kernel import ROOT, Kernel
 from references.floor._study import EDGES, Bound, Distribution, beyond, study
 
@@ -48,9 +48,7 @@ def read(path: Path = PATH) -> dict[str, dict]:
 def write(entries: Mapping[str, dict], path: Path = PATH) -> None:
     """Replace these subjects' entries, whole or not at all."""
     made = {"schema": SCHEMA, "edges": list(EDGES), "subjects": dict(sorted({**read(path), **entries}.items()))}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(made, indent=1) + "\n")
-    os.replace(partial, path)
+    write_whole(path, (json.dumps(made, indent=1) + "\n").encode())
 
 
 def problems(name: str, subject: ModuleType, recorded: Mapping[str, dict]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from references.contract.files import write_whole
 from references.probe import tensor_core, units, vendor
 from references.probe.device import Device
 
@@ -64,12 +66,11 @@ def record(device: Device, summary: dict, found: list[vendor.Product]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {"probe_units.npz": units.samples(device), "probe_mma.npz": tensor_core.samples(device), "probe_vendor.npz": vendor.samples(found)}
     for name, arrays in files.items():
-        partial = folder / (name + ".partial")
-        with open(partial, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        partial.replace(folder / name)
-        summary.setdefault("sha256", {})[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-    (folder / "probe.json").write_text(json.dumps(summary, indent=1) + "\n")
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        write_whole(folder / name, file.getvalue())
+        summary.setdefault("sha256", {})[name] = hashlib.sha256(file.getvalue()).hexdigest()
+    write_whole(folder / "probe.json", (json.dumps(summary, indent=1) + "\n").encode())
     print(f"recorded {', '.join(files)} and probe.json in {folder}")
 
 
