@@ -7,6 +7,7 @@ from conformance import steps
 from references.contract.mistakes import same_bits
 from references.k3.backend import Emulators, Mixture
 from references.k3.config import PAGE, SMALL
+from references.k3.cp import prefill_cp
 from references.k3.draft import Lane
 from references.k3.engine import Engine, NotANumber
 from references.k3.model import Model
@@ -115,6 +116,27 @@ class Interrupting:
             raise Interrupted
 
 
+def test_what_the_backend_interrupts_may_be_done_again(engine, monkeypatch):
+    """Rows are not yet filled, a state not made, a prompt's token not read, by one rank or two."""
+    stepped = Engine(engine.model, slots=1)
+    stepped.admit(0)
+
+    def interrupted(*args):
+        raise Interrupted
+
+    for where, act in (("write", lambda: stepped.step({0: 7})), ("write", lambda: engine.verify({1: [8, 9]})),
+                       ("upload", lambda: engine.prefill(0, [4, 5, 6])), ("download", lambda: engine.prefill(0, [4, 5, 6])),
+                       ("download", lambda: prefill_cp(engine, 0, [4, 5, 6], (2, 1)))):
+        before = everything(engine), everything(stepped)
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(engine.model.backend, where, interrupted)
+            act()
+        assert (everything(engine), everything(stepped)) == before
+        act()
+        if 0 in engine.live:
+            engine.release(0)
+
+
 def test_a_nan_logit_ends_the_first_round(engine):
     """And the engine may still step."""
     engine.state.memory[0][0, 1] = np.nan
@@ -132,6 +154,8 @@ def test_an_output_that_is_not_written_is_none():
     for _ in range(2):
         held.verify({0: []}, watch=lambda place, kernel, inputs, outputs: seen.append((inputs.get("commit_rows"), [*outputs])))
     assert {commit: outputs for commit, outputs in seen if commit is not None} == {0: ["y"], 1: ["y", "next"]}
+    target = np.ones(3, np.float32)
+    assert Emulators.written({"next": None}, {"next": target}) == {"next": None} and target.tolist() == [1, 1, 1]
 
 
 def test_a_lane_of_fewer_slots(engine):
@@ -182,7 +206,7 @@ def test_pages_of_rejected_rows_are_the_next_again():
     pages = Pages(1, 3, 4, [2, 0, 3, 1])
     pages.append(0, 62)
     pages.append(0, 70)
-    pages.shorten(0, 69)
+    pages.shorten(0, 63)
     assert pages.free == [0, 3, 1] and pages.table[0].tolist() == [2, -1, -1] and pages.length[0] == 63
-    pages.shorten(0, 0)
+    pages.shorten(0, 63)
     assert pages.append(0, 2)[0].tolist() == [2, 0]

@@ -59,8 +59,9 @@ class Emulators:
     @staticmethod
     def written(outputs: dict[str, np.ndarray], into: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
         for name, target in (into or {}).items():
-            target[...] = outputs[name]
-            outputs[name] = target
+            if outputs[name] is not None:
+                target[...] = outputs[name]
+                outputs[name] = target
         return outputs
 
     def landed(self, kernel: Kernel, inputs: Mapping[str, Any], like: Landings | None = None) -> tuple[dict[str, np.ndarray], Landings]:

@@ -86,12 +86,12 @@ def prefill_cp(
 def adopt(engine: Engine, slot: int, last: Prefilled) -> None:
     """Admit what the last rank has."""
     check_seat(engine, slot, sum(last.segments))
-    engine.admit(slot)
-    page, row = map(engine.model.backend.upload, engine.pages.append(slot, sum(last.segments)))
-    for layer, parts in last.rows.items():
-        for part, (start, end) in zip(parts, pairwise(edges(last.segments)), strict=True):
-            engine.cache.append(layer, page[start:end], row[start:end], part[:, :LATENT], part[:, LATENT:])
-    engine.adopt(slot, last.state, last.ids)
+    with engine.admitted(slot):
+        page, row = map(engine.model.backend.upload, engine.pages.append(slot, sum(last.segments)))
+        for layer, parts in last.rows.items():
+            for part, (start, end) in zip(parts, pairwise(edges(last.segments)), strict=True):
+                engine.cache.append(layer, page[start:end], row[start:end], part[:, :LATENT], part[:, LATENT:])
+        engine.adopt(slot, last.state, last.ids)
 
 
 def prefill(link: Link, model: Model, tokens: Sequence[int], segments: Sequence[int], watch: Watch | None = None) -> Prefilled | None:

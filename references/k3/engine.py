@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from types import SimpleNamespace
 
@@ -88,12 +89,13 @@ class Engine:
         self._check_mode("step", graph)
         b = self._bucket(tokens, bucket or 1)
         self.pages.check(dict.fromkeys(tokens, 1))
-        self._fill(tokens, b)
+        before = self.pages.length.copy()
         try:
+            self._fill(tokens, b)
             results = self._replayed(b, self.state.parity) if graph else self._decode(b, self.state.parity, watch)
         except BaseException:
             for slot in reversed([*tokens]):
-                self.pages.shorten(slot, 1)
+                self.pages.shorten(slot, before[slot])
             raise
         self.mode, self.state.parity = "step", 1 - self.state.parity
         return results
@@ -170,16 +172,22 @@ class Engine:
         sizes = cut(len(tokens), self.model.config.tokens if cap is None else cap)
         self.check_free(slot)
         self.pages.check({slot: len(tokens)})
-        self.admit(slot)
-        state = State.zeros(self.model.config, self.model.backend, 1)
-        try:
+        with self.admitted(slot):
+            state = State.zeros(self.model.config, self.model.backend, 1)
             for end, size in zip(accumulate(sizes), sizes, strict=True):
                 results = self._chunk(slot, tokens[end - size : end], state, end == len(tokens), watch)
+            self.adopt(slot, state, results[1])
+        return results
+
+    @contextmanager
+    def admitted(self, slot: int) -> Iterator[None]:
+        """The slot is free again where anything is raised."""
+        self.admit(slot)
+        try:
+            yield
         except BaseException:
             self.release(slot)
             raise
-        self.adopt(slot, state, results[1])
-        return results
 
     def adopt(self, slot: int, state: State, ids: Array) -> None:
         """An admitted sequence goes on from the state, of one slot, of its prompt, with the token in ids i32 [1]."""

@@ -44,11 +44,11 @@ class Pages:
         return self.table[slot, at // PAGE].astype(np.int64), (at % PAGE).astype(np.int64)
 
     def shorten(self, slot: int, rows: int) -> None:
-        """Take back the slot's last rows. Pages left empty go to the front of the pool, which is then as if the rows had never been."""
-        first, held = self._needed(slot, -rows), self._held(slot)
+        """Keep only so many of the slot's rows. Pages left empty go to the front of the pool, which is then as if the others had never been."""
+        first, held = -(-rows // PAGE), self._held(slot)
         self.free[:0] = [int(page) for page in self.table[slot, first:held]]
         self.table[slot, first:held] = UNMAPPED
-        self.length[slot] -= rows
+        self.length[slot] = rows
 
     def _needed(self, slot: int, rows: int) -> int:
         return -(-(int(self.length[slot]) + rows) // PAGE)

@@ -65,16 +65,16 @@ class Rounds:
         A draft that is not finite makes NaN of its whole tile of kda_chunk, the anchor's row too. So a sequence with a NaN logit is run again without
         its drafts, and it is NotANumber where there are none.
         """
-        parts, kept = layout(self.tails, drafts), {}
-        self._fill(parts, drafts)
+        parts, before, kept = layout(self.tails, drafts), self.pages.length.copy(), {}
         try:
+            self._fill(parts, drafts)
             found, ids, features = self._replayed(parts) if graph else self._verify(parts, watch)
             said = self._said(parts, drafts, ids)
             nan = {slot: [] for slot, tokens in said.items() if tokens[-1] == NOT_A_TOKEN}
             kept = {} if nan else said
         finally:
             for part in reversed(parts):
-                self.pages.shorten(part.slot, part.fresh - len(kept.get(part.slot, ())))
+                self.pages.shorten(part.slot, before[part.slot] + len(kept.get(part.slot, ())))
         if nan:
             return self.run({**drafts, **nan}, graph, watch)
         for part in parts:
