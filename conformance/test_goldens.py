@@ -8,7 +8,7 @@ import pytest
 
 from conformance.toy import MANY, MINUS_ZERO, ORDINARY, columns, drifted, inputs, toy
 from goldens import Golden, GoldenError, load, make
-from goldens.files import MANIFEST, npz_bytes, read_npz
+from goldens.files import MANIFEST, manifest_bytes, npz_bytes, read_manifest, read_npz
 from goldens.regenerate import regenerate
 from goldens.rows import digest_rows
 from goldens.store import save
@@ -67,6 +67,39 @@ def test_damaged_file(root, kind):
 def test_damaged_manifest(root, kind):
     DAMAGE[kind][0](root / "toy" / MANIFEST)
     assert len(problems(toy(), root)) == 1 and MANIFEST in problems(toy(), root)[0]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"3", b'{"schema": "\xff"}', b'{"schema": 1}', b'{"schema": 1, "version": 1, "cases": {"ordinary": {}}}'])
+def test_manifest_that_is_none(root, content):
+    (root / "toy" / MANIFEST).write_bytes(content)
+    with pytest.raises(GoldenError, match=r"MANIFEST\.json is damaged"):
+        load("toy", "ordinary", root)
+    assert len(problems(toy(), root)) == 1
+
+
+EDITS = {
+    "output left out": lambda entry: entry["dtypes"].pop("out.o"),
+    "array that is none": lambda entry: entry["dtypes"].update({"out.q": "bfloat16"}),
+    "dtype that is none": lambda entry: entry["dtypes"].update({"out.o": "float16"}),
+    "other dtype": lambda entry: entry["dtypes"].update({"out.top": "bfloat16"}),
+    "part that is none": lambda entry: entry["dtypes"].update({"o": "bfloat16"}),
+    "no dtypes": lambda entry: entry.pop("dtypes"),
+    "dtypes that are none": lambda entry: entry.update(dtypes=3),
+    "no guards": lambda entry: entry.pop("guards"),
+    "another size": lambda entry: entry.update(large=True),
+}
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_edited_manifest(root, kind):
+    """A golden that lost an output would be met by whatever a kernel gives for it."""
+    manifest = read_manifest(root / "toy")
+    EDITS[kind](manifest["cases"]["ordinary"])
+    (root / "toy" / MANIFEST).write_bytes(manifest_bytes(manifest))
+    message = "holds other arrays than MANIFEST.json says of ordinary, or that entry is not whole"
+    with pytest.raises(GoldenError, match=message):
+        load("toy", "ordinary", root)
+    assert any(message in line for line in problems(toy(), root))
 
 
 def test_container_is_not_content(root):

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -51,15 +52,24 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_manifest(folder: Path) -> dict:
-    """MANIFEST.json of a kernel. GoldenError where it is missing, damaged, or of another schema."""
-    path = folder / MANIFEST
+    """MANIFEST.json of a kernel. GoldenError where it is missing, damaged, or of another schema.
+
+    It has a version, and by case an entry with its sentence and sha256 at least.
+    """
+    path, content = folder / MANIFEST, _content(folder / MANIFEST)
     try:
-        manifest = json.loads(_content(path))
-    except json.JSONDecodeError as error:
+        manifest = json.loads(content)
+    except ValueError as error:
         raise GoldenError(f"{path} is damaged ({error}): restore it with git checkout") from None
-    if manifest.get("schema") != SCHEMA:
+    if isinstance(manifest, dict) and manifest.get("schema") != SCHEMA:
         raise GoldenError(f"{path} has schema {manifest.get('schema')!r}, this code reads {SCHEMA}")
+    if not (_has(manifest, version=int, cases=dict) and all(_has(one, sentence=str, sha256=str) for one in manifest["cases"].values())):
+        raise GoldenError(f"{path} is damaged (no version, or no sentence and sha256 of every case): restore it with git checkout")
     return manifest
+
+
+def _has(entry: Any, **kinds: type) -> bool:
+    return isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
 
 
 def manifest_bytes(manifest: dict) -> bytes:

@@ -136,13 +136,24 @@ def load(kernel: str, case: str, root: Path = ROOT) -> Golden:
     if payload_sha256(arrays) != entry["sha256"]:
         raise GoldenError(f"{path} does not hold what {MANIFEST} says (payload sha256 {payload_sha256(arrays)[:12]}, manifest "
                           f"{entry['sha256'][:12]}): it was edited, or a regeneration was interrupted; run python -m goldens regenerate {kernel}")
+    try:
+        golden = _built(kernel, case, manifest["version"], entry, arrays)
+        agrees = golden.entry() == entry
+    except (AttributeError, KeyError, TypeError, ValueError):  # an entry that names no such array, dtype or part
+        agrees = False
+    if not agrees:
+        raise GoldenError(f"{path} holds other arrays than {MANIFEST} says of {case}, or that entry is not whole: restore both with git checkout")
+    return golden
+
+
+def _built(kernel: str, case: str, version: int, entry: Mapping, arrays: Mapping[str, np.ndarray]) -> Golden:
     parts: dict[str, dict] = {"in": {}, "land": {}, "out": {}, "digest": {}, "sample": {}}
     positions = arrays.get("positions")
     for key, dtype in entry["dtypes"].items():
         if key != "positions":
             part, name = key.split(".", 1)
             parts[part][name] = None if dtype is None else _value(arrays[key], dtype)
-    return Golden(kernel, case, entry["sentence"], manifest["version"], tuple(entry["guards"]),
+    return Golden(kernel, case, entry["sentence"], version, tuple(entry["guards"]),
                   parts["in"], parts["land"], parts["out"], parts["digest"], parts["sample"],
                   None if positions is None else positions.astype(np.int64))
 

@@ -40,7 +40,7 @@ def _disagreements(kernel: Kernel, folder: Path, manifest: dict) -> Iterator[str
     for name in listed.keys() - wanted.keys() - {*searched(kernel).values()}:
         yield f"{kernel.name}/{name}: an orphan, cases() has no such case: {todo}"
     for name in wanted.keys() & listed.keys():
-        if (wanted[name].why, list(wanted[name].guards)) != (listed[name]["sentence"], listed[name]["guards"]):
+        if (wanted[name].why, list(wanted[name].guards)) != (listed[name]["sentence"], listed[name].get("guards")):
             yield f"{kernel.name}/{name}: its sentence or guards are not those of cases(): {todo}"
     for path in sorted(folder.iterdir()):
         if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in listed):
