@@ -8,14 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformance.compare import Difference, compare, compare_all
-from conformance.explain import agrees, emulated, explain, first_landing, tags, verdict
+from conformance.explain import explain, first_landing, tags, verdict
 from conformance.message import EMULATOR_CHANGED, Finding, Run, arrays
+from conformance.sides import agrees, emulated, in_place, sampled_slices
 from goldens import Golden, inputs_of
 from goldens.rows import take
 from references.contract import Kernel
 from references.contract.mistakes import moved
-
-Arrays = Mapping[str, np.ndarray | None]
 
 
 class Prepared(Protocol):
@@ -33,20 +32,22 @@ Prepare = Callable[[Mapping[str, Any], str, Mapping[int, np.ndarray]], Prepared]
 
 def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8) -> Finding | None:
     """Every landing and output of a small case; the sampled slices of a large one."""
+    inputs, landings, note = inputs_of(kernel, golden), [], ""
     if golden.large:
-        inputs = take(kernel.signature.inputs, inputs_of(kernel, golden), kernel.independent, golden.positions)
-        landings, got, want = {}, kernel.outputs(inputs), golden.samples
+        positions, note = sampled_slices(kernel, golden, inputs)
+        inputs = take(kernel.signature.inputs, inputs, kernel.independent, positions)
+        got, want = kernel.outputs(inputs), golden.samples
+        differences = in_place(kernel, compare_all(got, want, limit), positions)
     else:
         again = emulated(kernel, golden)
-        inputs, got, want = golden.inputs, again.outputs, golden.outputs
+        got, want = again.outputs, golden.outputs
         landings = compare_all(again.landings, golden.landings, limit)
-    differences = compare_all(got, want, limit) or landings
+        differences = compare_all(got, want, limit) or landings
     if not differences:
         return None
     first = first_landing(golden, {difference.name: difference for difference in landings}, "emulator")
-    return Finding(
-        kernel.name, golden.case, golden.why, "emulator", "", differences, EMULATOR_CHANGED, first, arrays=arrays(inputs, emulator=got, golden=want)
-    )
+    held = arrays(inputs, emulator=got, golden=want)
+    return Finding(kernel.name, golden.case, golden.why, "emulator", "", differences, EMULATOR_CHANGED, first, note=note, arrays=held)
 
 
 # The device lane

@@ -12,7 +12,7 @@ from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, toy
 from goldens import make
 from references.__main__ import read_inputs
 from references.arith.site import Laboratory
-from references.contract.mistakes import find
+from references.contract.mistakes import find, same_bits
 
 LAYOUTS = ("aligned", "offset")
 TRUNCATED = "S3.bf:truncated"
@@ -147,12 +147,45 @@ def test_the_emulator_changed(case):
     assert "raise version= in references/toy.py" in found.text()
 
 
+def test_of_an_emulator_that_changed_the_slices_are_told():
+    """Those that the golden keeps, counted in the whole case."""
+    golden = make(toy(), MANY)
+    found = check_emulator(toy(drifted()), golden, limit=1000)
+    assert found.note == "the golden keeps 5 of 40 along m; the rest of this message is about them: 0, 1, 13, 20, 39"
+    assert {row.index[0] for row in found.differences[0].rows} == set(golden.positions)
+
+
 @pytest.mark.parametrize("case", [ORDINARY, MANY], ids=lambda case: case.name)
 def test_both_changed_alike_or_apart(case):
     golden, now = make(toy(), case), toy(drifted())
     assert check_device(now, golden, stand_in(toy()), None, LAYOUTS) is None, "the device is held to the golden, not to the emulator"
     assert check_device(now, golden, stand_in(now), None, LAYOUTS).verdict == BOTH_CHANGED
     assert check_device(now, golden, stand_in(toy(), "S4.bf:truncated"), None, LAYOUTS).verdict == ALL_DIFFER
+
+
+@pytest.mark.parametrize("device", [stand_in(toy(drifted())), stand_in(toy(), "S4.bf:truncated")], ids=["alike", "apart"])
+def test_what_is_called_golden_is_the_golden(device):
+    """Where the emulator is another, a large case shows the samples that the golden keeps."""
+    golden = make(toy(), MANY)
+    found = check_device(toy(drifted()), golden, device, None, LAYOUTS, limit=1000)
+    assert found.note.startswith("the golden keeps 5 of 40 along m;") and found.headline.endswith("(the golden keeps 5 of 40 along m)")
+    (difference,) = found.differences
+    sample, place = golden.samples["o"].view(np.uint16), golden.positions.tolist().index
+    assert difference.rows and all(row.want == sample[place(row.index[0]), row.index[1]] for row in difference.rows)
+    assert same_bits(found.arrays["golden.o"], golden.samples["o"])
+
+
+def test_rows_between_the_samples():
+    """Where no sample shows it, what is known is which rows differ; whether device and emulator are alike is asked of every row."""
+
+    def spoil(outputs, number):
+        outputs["o"].view(np.uint16)[[17, 30], 5] ^= 1
+        return outputs
+
+    golden, now = make(toy(), MANY), toy(drifted())
+    found = check_device(now, golden, stand_in(toy(), spoil=spoil), None, LAYOUTS)
+    assert "o: 2 of 40 rows are not the golden's, the first is row 17 (" in found.headline and found.verdict == ALL_DIFFER
+    assert check_device(now, golden, stand_in(now, spoil=spoil), None, LAYOUTS).verdict == ALL_DIFFER
 
 
 # Planted mistakes, files
