@@ -41,7 +41,7 @@ __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, __fad
 // 2^23 significands). The quotient itself decides that for each d and branches; here the largest decides for all.
 __device__ __forceinline__ float rcp_approx(float d) {
   float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));  // for sigmoid() only
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));  // for sigmoid8() only
   return r;
 }
 __device__ __forceinline__ void sigmoid8(const float (&x)[8], float (&y)[8]) {

@@ -19,16 +19,16 @@ ARCH = "90a"
 _LOC = re.compile(r"\.loc\s+(\d+) (\d+) \d+(?:, function_name \S+, inlined_at (\d+) (\d+))?")
 _FILE = re.compile(r'\.file\s+(\d+) "([^"]+)"')
 _OPCODE = re.compile(r"^\s*\{?\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_]*(?:\.[a-z0-9_:]+)+)\s")
-_CALLS_EXP = r"\b(expf|tanhf|sigmoid)\("
+_CALLS_EXP = r"\b(expf|tanhf)\("
 # What an opcode needs on its source line. The first rule that matches an opcode decides; what matches none is free.
 _RULES = (
     (r"ex2\.approx\.ftz\.f32$", rf"{_CALLS_EXP}|ex2\.approx", "an approximate power that neither the line nor an expf or tanhf of it spells"),
-    (r"rcp\.approx\.ftz\.f32$", _CALLS_EXP, "an approximate operation that no expf or tanhf asked for"),
+    (r"rcp\.approx\.ftz\.f32$", rf"{_CALLS_EXP}|rcp\.approx", "an approximate reciprocal that neither the line nor an expf or tanhf of it spells"),
     (r"rsqrt\.approx\.f32$", r"\brsqrtf\(", "an approximate root that no rsqrtf asked for"),
     (r".*\.(approx|full)\b", None, "an approximate operation"),
     (r".*\.ftz\b", None, "a flush of subnormals"),
     (r"div\.(?!rn\.)[a-z]+\.?f(32|64)", None, "a division that is not IEEE"),
-    (r"fma\.", r"fma|\b(expf|tanhf|logf|sigmoid)\(", "a fused multiply-add that the line does not spell"),
+    (r"fma\.", r"fma|\b(expf|tanhf|logf)\(", "a fused multiply-add that the line does not spell"),
     (r"(add|sub|mul)\.bf16", None, "a bf16 operation that ptxas may fuse: it needs the _rn form"),
     (r".*\.f64", None, "arithmetic in double precision"),
     (r"(bar|barrier)(\.cta)?\.arrive", None, "an arrival without a wait, which racecheck does not take for a release"),
@@ -75,7 +75,7 @@ def findings(text: str) -> list[Finding]:
         opcode = _OPCODE.match(row)
         if opcode and not row.lstrip().startswith("."):
             place = _own_line(at, chain, lines)
-            line = lines[place[0]][int(place[1]) - 1] if place else ""
+            line = lines[place[0]][int(place[1]) - 1].partition("//")[0] if place else ""  # a comment asks for nothing
             where = f"{files[place[0]].name}:{place[1]}" if place else "no line"
             found += [Finding(opcode.group(1), line, where, complaint) for complaint in [_complaint(opcode.group(1), line)] if complaint]
     return list(dict.fromkeys(found))
