@@ -9,12 +9,12 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kernels_cuda.toolchain import BuildError, find_nvcc, nvcc_version
 
 PACKAGES = ("numpy", "ml_dtypes", "numba", "pytest")
-ASK = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
+ASK = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version,uuid", "--format=csv,noheader")
 
 
 def versions() -> str:
@@ -41,21 +41,33 @@ def gpu() -> tuple[str, str]:
 
 
 def find_gpu(environment: Mapping[str, str] = os.environ, ask: tuple[str, ...] = ASK) -> tuple[str, str]:
-    """The first GPU the driver knows, as `NVIDIA H200, sm_90, driver 580.65`, and why there is none."""
-    hidden = environment.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and hidden.split(",")[0].strip() in ("", "-1"):
-        return "", f"CUDA_VISIBLE_DEVICES is {hidden!r}"
+    """The GPU that CUDA takes first, as `NVIDIA H200, sm_90, driver 580.65`, and why there is none."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    first = "0" if visible is None else visible.split(",")[0].strip()
+    if first in ("", "-1"):
+        return "", f"CUDA_VISIBLE_DEVICES is {visible!r}"
     try:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
         return "", f"{ask[0]} is not on the PATH"
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"{ask[0]} does not run: {error}"
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        return "", f"{ask[0]}: {(done.stdout + done.stderr).strip().splitlines()[0] if done.stdout + done.stderr else 'no GPU'}"
-    name, capability, driver = (word.strip() for word in lines[0].split(","))
+    rows = [[word.strip() for word in line.split(",")] for line in done.stdout.strip().splitlines()]
+    if done.returncode or not rows:
+        said = (done.stdout + done.stderr).strip() or "no GPU"
+        return "", f"{ask[0]}: {said.splitlines()[0]}"
+    named = _named(first, rows)
+    if named is None:
+        return "", f"CUDA_VISIBLE_DEVICES is {visible!r}, {ask[0]} lists {len(rows)}"
+    name, capability, driver, _ = named
     return f"{name}, sm_{capability.replace('.', '')}, driver {driver}", ""
+
+
+def _named(first: str, rows: Sequence[list[str]]) -> list[str] | None:
+    """By its number, as nvidia-smi counts, or by the start of its UUID. Parts of GPUs (MIG) are not listed: the first GPU stands for one."""
+    if first.startswith("MIG-"):
+        return rows[0]
+    return next((row for i, row in enumerate(rows) if first == str(i) or row[-1].startswith(first)), None)
 
 
 def lines() -> dict[str, str]:

@@ -66,7 +66,8 @@ def _first_line(command):
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{command[0]} does not run: {error}"
-    return (done.stdout or done.stderr).strip().splitlines()[0]
+    said = (done.stdout + done.stderr).strip() or f"{command[0]} says nothing and returns {done.returncode}"
+    return said.splitlines()[0]
 
 
 def _toolkit():
