@@ -26,7 +26,6 @@ TOOLS = Toolchain(arch="90a", torch="2.11.0+cu130", cuda="13.0", nvcc="release 1
 @pytest.fixture
 def plan(tmp_path):
     """A kernel `toy` with a header, and nothing built."""
-    pytest.importorskip("filelock", reason="builds need filelock, of the extra cuda")
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "toy.cu").write_text('#include "toy.cuh"\nstatic const int kThreads = 256;\n// MISTAKE 2 = S3.bf:truncated\n')
