@@ -53,18 +53,6 @@ def parts(module: str) -> dict[str, set[str]]:
     return {node.module.removeprefix("references."): {alias.name for alias in node.names} for node in nodes}
 
 
-def includes(source: Path) -> str:
-    """The text of the headers of its own folder that a source includes, directly or not, without those every kernel shares."""
-    seen, todo = {}, [source]
-    while todo:
-        for header in re.findall(r'#include "([^"]+)"', todo.pop().read_text()):
-            path = source.parent / header
-            if header not in seen and header != "common.cuh":
-                seen[header] = path.read_text()
-                todo.append(path)
-    return "\n".join(seen.values())
-
-
 # The launcher
 
 

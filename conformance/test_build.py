@@ -250,6 +250,9 @@ def test_compilers_at_once():
 
 def test_planted_mistakes_are_read_from_source_and_headers(plan):
     assert build.planted("toy", plan.sources) == {1: "S1.div:reciprocal", 2: "S3.bf:truncated"}
+    (plan.sources / "toy.cuh").write_text('#include "other.cuh"\n// MISTAKE 1 = S1.div:reciprocal\n')
+    (plan.sources / "other.cuh").write_text('#include "toy.cuh"\n#include "common.cuh"\n// MISTAKE 3 = late/S2.bf:skipped\n')
+    assert build.planted("toy", plan.sources) == {1: "S1.div:reciprocal", 2: "S3.bf:truncated", 3: "late/S2.bf:skipped"}
 
 
 # The argument list

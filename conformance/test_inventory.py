@@ -9,7 +9,7 @@ from conformance import inventory
 from conformance.gate import interior
 from conformance.inventory import ROOT
 from goldens.verify import NOT_KERNELS
-from kernels_cuda.build import planted
+from kernels_cuda.build import includes, planted
 from references.contract import Kernel, Signature
 from references.contract.kernel import names
 from references.contract.mistakes import mistakes
@@ -22,7 +22,7 @@ WORDS = [name for name in FILES if name.startswith("references/arith/")]
 def read(kernel: str) -> tuple[str, str, str]:
     """Module, CUDA source, and the headers that it includes."""
     source = ROOT / "kernels_cuda" / f"{kernel}.cu"
-    return (ROOT / "references" / f"{kernel}.py").read_text(), source.read_text(), inventory.includes(source)
+    return (ROOT / "references" / f"{kernel}.py").read_text(), source.read_text(), includes(source)
 
 
 def test_every_kernel_is_everywhere():

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from kernels_cuda.toolchain import BuildError, Toolchain, jobs, refuse_hidden_flags, require_ninja, toolchain
 
 SOURCES = Path(__file__).resolve().parent
@@ -96,14 +98,23 @@ def names(sources: Path = SOURCES) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in sources.glob("*.cu")))
 
 
+def includes(source: Path) -> str:
+    """The text of the headers of its own folder that a source includes, directly or not, without common.cuh, which every kernel includes."""
+    seen, todo = {}, [source]
+    while todo:
+        for header in re.findall(r'^#include "(\S+)"', todo.pop().read_text(), re.MULTILINE):
+            path = source.parent / header
+            if header not in seen and header != "common.cuh":
+                seen[header] = path.read_text()
+                todo.append(path)
+    return "\n".join(seen.values())
+
+
 def planted(name: str, sources: Path = SOURCES) -> dict[int, str]:
     """The mistakes compiled in by -DMISTAKE=k, k -> `site:fault` or `form/site:fault`, as the source and the headers it includes state them."""
-    found, unread = {}, [sources / f"{name}.cu"]
-    while unread:
-        text = unread.pop().read_text()
-        unread += [sources / header for header in re.findall(r'^#include "(\S+)"', text, re.MULTILINE)]
-        found |= {int(k): key for k, key in re.findall(r"MISTAKE (\d+) = ((?:\w+/)?[\w.#]+:\w+)", text)}
-    return dict(sorted(found.items()))
+    source = sources / f"{name}.cu"
+    stated = re.findall(r"MISTAKE (\d+) = ((?:\w+/)?[\w.#]+:\w+)", f"{source.read_text()}\n{includes(source)}")
+    return dict(sorted((int(k), key) for k, key in stated))
 
 
 @functools.cache
@@ -181,8 +192,6 @@ def _publish(plan, partial):
 @contextmanager
 def locked(plan: Plan, seconds: float) -> Iterator[None]:
     """Hold the lock of one library. The kernel drops the lock of a process that dies, so only a live build is ever waited for."""
-    from filelock import FileLock, Timeout
-
     plan.root.mkdir(parents=True, exist_ok=True)
     holder = plan.folder.with_suffix(".holder")
     lock = FileLock(plan.folder.with_suffix(".lock"))
