@@ -11,7 +11,7 @@ from conformance import steps as gates
 from conformance.suites import told
 from goldens import GoldenError, steps
 from goldens.__main__ import main
-from goldens.files import MANIFEST, npz_bytes
+from goldens.files import MANIFEST, npz_bytes, read_manifest
 from goldens.store import ROOT
 from goldens.walks import PLANS, Result
 
@@ -27,6 +27,11 @@ def walked():
     return steps.load("moe_chain")
 
 
+@pytest.fixture(scope="module")
+def versions():
+    return read_manifest(ROOT / steps.NAME)["kernels"]
+
+
 def test_step_goldens():
     assert list(steps.problems()) == []
 
@@ -38,34 +43,86 @@ def edit_manifest(root, change):
     path.write_text(json.dumps(manifest))
 
 
-def test_what_is_wrong_is_said(root, walked):
+def contents(root):
+    return {path.name: path.read_bytes() for path in (root / steps.NAME).iterdir()}
+
+
+def rebuilt(monkeypatch, kernels, **changed):
+    """The emulators give what the goldens hold, but for these walks, of kernels of these versions."""
+    made = {case: (steps.load(case), kernels) for case in PLANS} | {case: (walk, kernels) for case, walk in changed.items()}
+    monkeypatch.setattr(steps, "make", made.__getitem__)
+
+
+def test_what_is_wrong_is_said(root, walked, versions):
     folder = root / steps.NAME
     (folder / "stray.npz").write_bytes(b"")
     assert list(steps.problems(root)) == [f"{folder / 'stray.npz'}: an orphan, there is no such walk: remove it"]
     (folder / "stray.npz").unlink()
     edit_manifest(root, lambda manifest: manifest["kernels"].update(land=0))
     assert "made by other versions of the model or its kernels" in next(steps.problems(root))
+    edit_manifest(root, lambda manifest: manifest["kernels"].update(land=versions["land"], no_kernel=1))
+    assert "made by other versions of the model or its kernels" in next(steps.problems(root))
     changed = replace(walked, greedy=walked.greedy + 1)
     (folder / "moe_chain.npz").write_bytes(npz_bytes(changed.arrays()))
     assert "it was edited" in next(steps.problems(root))
     (folder / "moe_chain.npz").unlink()
     assert "is missing" in next(steps.problems(root))
+    edit_manifest(root, lambda manifest: manifest.pop("kernels"))
+    assert "MANIFEST.json is damaged (it must have a version, kernels, a" in next(steps.problems(root))
 
 
-def test_a_walk_that_drifts_is_not_blessed(root, walked, monkeypatch):
-    """Only a raised version of the model, or of a kernel, changes a walked."""
-    made = {case: (steps.load(case), {"land": 1}) for case in PLANS}
-    edit_manifest(root, lambda manifest: manifest.update(kernels={"land": 1}))
-    monkeypatch.setattr(steps, "make", made.__getitem__)
+def test_a_walk_that_drifts_is_not_blessed(root, walked, versions, monkeypatch):
+    """Only a raised version changes a walk, not a kernel that comes or goes."""
+    rebuilt(monkeypatch, versions)
     steps.regenerate(root, say=lambda line: None)
     assert list(steps.problems(root, rebuild=True)) == []
-    made["moe_chain"] = replace(walked, greedy=walked.greedy + 1), {"land": 1}
-    assert "k3/moe_chain: the emulators give other steps" in next(steps.problems(root, rebuild=True))
-    with pytest.raises(GoldenError, match="k3: moe_chain would change, but no version did"):
-        steps.regenerate(root, say=lambda line: None)
-    monkeypatch.setattr(steps, "VERSION", steps.VERSION + 1)
+    drifted, before = replace(walked, greedy=walked.greedy + 1), contents(root)
+    rebuilt(monkeypatch, versions, moe_chain=drifted)
+    assert list(steps.problems(root, rebuild=True)) == [
+        "k3/moe_chain: the emulators give other steps: see python -m references k3 bisect, or run python -m goldens regenerate k3"]
+    for kernels in (versions, versions | {"new_kernel": 1}, {name: version for name, version in versions.items() if name != "argmax"}):
+        rebuilt(monkeypatch, kernels, moe_chain=drifted)
+        with pytest.raises(GoldenError, match="k3: moe_chain would change, but no version rose"):
+            steps.regenerate(root, say=lambda line: None)
+    assert contents(root) == before
+
+
+@pytest.mark.parametrize("raised", [steps.NAME, "land"])
+def test_a_raised_version_changes_a_walk(root, walked, versions, monkeypatch, raised):
+    """That of the model, or of a kernel."""
+    rebuilt(monkeypatch, versions | {"land": versions["land"] + (raised == "land")}, moe_chain=replace(walked, greedy=walked.greedy + 1))
+    monkeypatch.setattr(steps, "VERSION", steps.VERSION + (raised == steps.NAME))
     steps.regenerate(root, say=lambda line: None)
     assert steps.load("moe_chain", root).greedy[0] == walked.greedy[0] + 1
+
+
+def test_versions_cannot_fall(root, versions, monkeypatch):
+    """Not of a kernel, though another's rises, and not of the model."""
+    before = contents(root)
+    rebuilt(monkeypatch, versions | {"land": 0, "situ": versions["situ"] + 1})
+    with pytest.raises(GoldenError, match=f"k3: version 0 of land is below {versions['land']} of the goldens"):
+        steps.regenerate(root, say=lambda line: None)
+    rebuilt(monkeypatch, versions)
+    monkeypatch.setattr(steps, "VERSION", steps.VERSION - 1)
+    with pytest.raises(GoldenError, match=f"k3: version {steps.VERSION} of k3 is below {steps.VERSION + 1} of the goldens"):
+        steps.regenerate(root, say=lambda line: None)
+    assert contents(root) == before
+
+
+def test_only_what_changed_is_written(root, versions, monkeypatch):
+    """An edited walk is restored, a walk that PLANS no longer has is removed; the others stay as they lie."""
+    said, folder, before = [], root / steps.NAME, contents(root)
+    lying = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    rebuilt(monkeypatch, versions)
+    (folder / "deep.npz").write_bytes(b"")
+    steps.regenerate(root, say=said.append)
+    assert contents(root) == before and said == [f"k3: 1 of {len(PLANS)} files written"]
+    monkeypatch.setattr(steps, "PLANS", {case: plan for case, plan in PLANS.items() if case != "deep_prefill"})
+    assert "its walks or their sentences are not those of PLANS" in next(steps.problems(root))
+    steps.regenerate(root, say=said.append)
+    assert said[1:] == ["k3/deep_prefill: removed, PLANS no longer has it", f"k3: 0 of {len(PLANS) - 1} files written"]
+    assert {path.name for path in folder.iterdir() if path.stat().st_mtime_ns != lying[path.name]} == {"deep.npz", MANIFEST}
+    assert not (folder / "deep_prefill.npz").exists() and list(steps.problems(root)) == []
 
 
 def test_command(capsys):

@@ -41,6 +41,14 @@ def npz_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
+def stored_sha256(path: Path) -> str | None:
+    """`payload_sha256` of a golden file, None where it is missing or damaged."""
+    try:
+        return payload_sha256(read_npz(path))
+    except GoldenError:
+        return None
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a golden file. GoldenError where it is missing, a Git LFS pointer, or damaged."""
     content = _content(path)
@@ -51,10 +59,10 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise GoldenError(f"{path} is damaged or no golden ({len(content)} bytes: {error}): restore it with git checkout") from None
 
 
-def read_manifest(folder: Path) -> dict:
+def read_manifest(folder: Path, **more: type) -> dict:
     """MANIFEST.json of a kernel. GoldenError where it is missing, damaged, or of another schema.
 
-    It has a version, and by case an entry with its sentence and sha256 at least.
+    It has a version, what `more` names, and by case an entry with its sentence and sha256 at least.
     """
     path, content = folder / MANIFEST, _content(folder / MANIFEST)
     try:
@@ -63,8 +71,9 @@ def read_manifest(folder: Path) -> dict:
         raise GoldenError(f"{path} is damaged ({error}): restore it with git checkout") from None
     if isinstance(manifest, dict) and manifest.get("schema") != SCHEMA:
         raise GoldenError(f"{path} has schema {manifest.get('schema')!r}, this code reads {SCHEMA}")
-    if not (_has(manifest, version=int, cases=dict) and all(_has(one, sentence=str, sha256=str) for one in manifest["cases"].values())):
-        raise GoldenError(f"{path} is damaged (no version, or no sentence and sha256 of every case): restore it with git checkout")
+    if not (_has(manifest, version=int, cases=dict, **more) and all(_has(one, sentence=str, sha256=str) for one in manifest["cases"].values())):
+        wanted = ", ".join(["a version", *more, "a sentence and a sha256 of every case"])
+        raise GoldenError(f"{path} is damaged (it must have {wanted}): restore it with git checkout")
     return manifest
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from goldens.diff import diff
-from goldens.files import MANIFEST, GoldenError, payload_sha256, read_manifest, read_npz
+from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz, stored_sha256
 from goldens.search import search
 from goldens.store import ROOT, Golden, as_case, assert_guards, emulated, load, make, save, searched
 from references.contract import Kernel
@@ -40,7 +40,7 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
     _judge(kernel, recorded, entries, built, root, say)
     for golden in built:
         assert_guards(kernel, golden)
-    stale = [golden for golden in built if _payload(root / kernel.name / f"{golden.case}.npz") != entries[golden.case]["sha256"]]
+    stale = [golden for golden in built if stored_sha256(root / kernel.name / f"{golden.case}.npz") != entries[golden.case]["sha256"]]
     gone = recorded["cases"].keys() - entries.keys()
     if stale or gone or recorded != {**recorded, "version": kernel.version, "cases": entries}:
         save(kernel.name, kernel.version, stale, entries, root)
@@ -122,10 +122,3 @@ def changes(golden: Golden, root: Path = ROOT) -> list[str]:
         return diff(read_npz(root / golden.kernel / f"{golden.case}.npz"), golden.arrays())
     except GoldenError as error:
         return [str(error)]
-
-
-def _payload(path: Path) -> str | None:
-    try:
-        return payload_sha256(read_npz(path))
-    except GoldenError:
-        return None

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, write_all
+from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, stored_sha256, write_all
 from goldens.store import ROOT
 from goldens.walks import PLANS, Landed, Result, digest, walk
 from references.contract import Kernel
 from references.contract.inputs import BF16
+from references.contract.kernel import names as kernel_names
 from references.k3.backend import Emulators
 
 NAME = "k3"
@@ -101,40 +102,61 @@ def entry(case: str, made: Walk) -> dict:
 
 
 def regenerate(root: Path = ROOT, say: Callable[[str], None] = print) -> None:
-    """Rebuild and write what changed. GoldenError, with nothing written, where a walk changes and neither the model's nor a kernel's version does."""
+    """Rebuild, write what changed and remove what PLANS no longer has.
+
+    GoldenError, with nothing written, where a walk changes and neither the model's version nor a kernel's is raised, or where one falls.
+    """
     made, versions = {}, {}
     for case in PLANS:
         made[case], kernels = make(case)
         versions |= kernels
     cases = {case: entry(case, one) for case, one in made.items()}
     manifest = {"schema": SCHEMA, "kernel": NAME, "version": VERSION, "kernels": dict(sorted(versions.items())), "cases": cases}
-    old = read_manifest(root / NAME) if (root / NAME / MANIFEST).exists() else None
-    if old and old | {"cases": cases} == manifest and (changed := [case for case in old["cases"] if old["cases"][case] != cases.get(case)]):
-        raise GoldenError(f"{NAME}: {', '.join(changed)} would change, but no version did; nothing was written. See python -m references k3 bisect; "
+    folder = root / NAME
+    old = read_manifest(folder, kernels=dict) if (folder / MANIFEST).exists() else manifest | {"cases": {}}
+    _judge(old, manifest)
+    stale = {f"{case}.npz": npz_bytes(one.arrays()) for case, one in made.items() if stored_sha256(folder / f"{case}.npz") != cases[case]["sha256"]}
+    if stale or old != manifest:
+        write_all(folder, stale | {MANIFEST: manifest_bytes(manifest)})
+    for case in sorted(old["cases"].keys() - cases.keys()):
+        (folder / f"{case}.npz").unlink(missing_ok=True)
+        say(f"{NAME}/{case}: removed, PLANS no longer has it")
+    say(f"{NAME}: {len(stale)} of {len(made)} files written")
+
+
+def _judge(old: dict, new: dict) -> None:
+    """GoldenError where a version falls, or a walk changes and no version rises; a kernel that comes or goes is neither."""
+    before, now = ({NAME: manifest["version"]} | manifest["kernels"] for manifest in (old, new))
+    both = sorted(before.keys() & now.keys())
+    for name in both:
+        if now[name] < before[name]:
+            raise GoldenError(f"{NAME}: version {now[name]} of {name} is below {before[name]} of the goldens; nothing was written")
+    changed = [case for case in old["cases"] if case in new["cases"] and old["cases"][case]["sha256"] != new["cases"][case]["sha256"]]
+    if changed and not any(now[name] > before[name] for name in both):
+        raise GoldenError(f"{NAME}: {', '.join(changed)} would change, but no version rose; nothing was written. See python -m references k3 bisect; "
                           f"if the model should change, raise VERSION in goldens/steps.py to {VERSION + 1}")
-    if old != manifest:
-        write_all(root / NAME, {f"{case}.npz": npz_bytes(one.arrays()) for case, one in made.items()} | {MANIFEST: manifest_bytes(manifest)})
-    say(f"{NAME}: {0 if old == manifest else len(made)} of {len(made)} files written")
 
 
 def problems(root: Path = ROOT, rebuild: bool = False) -> Iterator[str]:
     """What is wrong with the step goldens, one line each; `rebuild` also walks again."""
     todo = f"run python -m goldens regenerate {NAME}"
     try:
-        manifest = read_manifest(root / NAME)
+        manifest = read_manifest(root / NAME, kernels=dict)
         for case in PLANS:
             load(case, root)
     except GoldenError as error:
         yield str(error)
         return
-    versions = {name: Kernel.load(name).version for name in manifest["kernels"]}
+    versions = {name: Kernel.load(name).version for name in kernel_names() if name in manifest["kernels"]}
     if (manifest["version"], manifest["kernels"]) != (VERSION, versions):
         yield f"{NAME}: made by other versions of the model or its kernels: {todo}"
+    if {case: one["sentence"] for case, one in manifest["cases"].items()} != {case: plan.why for case, plan in PLANS.items()}:
+        yield f"{NAME}: its walks or their sentences are not those of PLANS: {todo}"
     for path in sorted((root / NAME).iterdir()):
         if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in PLANS):
             yield f"{path}: an orphan, there is no such walk: remove it"
     for case in PLANS if rebuild else ():
-        if entry(case, make(case)[0]) != manifest["cases"][case]:
+        if entry(case, make(case)[0])["sha256"] != manifest["cases"][case]["sha256"]:
             yield f"{NAME}/{case}: the emulators give other steps: see python -m references k3 bisect, or {todo}"
 
 
