@@ -29,10 +29,9 @@ def checks() -> Iterator[Check]:
     """Every check, from what all else needs down to the GPU."""
     yield Check("python", sys.version_info >= (3, 11), f"{platform.python_version()} at {sys.executable}")
     for package in ("numpy", "ml_dtypes", "numba"):
-        yield _package(package, needed=True)
+        yield _package(package)
     yield _tried("environment", lambda: toolchain.refuse_hidden_flags() or f"{', '.join(toolchain.REFUSED)} are not set")
     yield _tried("torch", lambda: "{0.__version__}, CUDA {0.version.cuda}".format(toolchain.require_torch()))
-    yield _package("filelock", needed=True)
     yield _tried("ninja", lambda: toolchain.require_ninja() or shutil.which("ninja"))
     yield _tried("host compiler", _host_compiler)
     yield _tried("nvcc", _toolkit)
@@ -49,11 +48,11 @@ def _tried(name: str, look: Callable[[], object]) -> Check:
         return Check(name, False, str(error).splitlines()[0])
 
 
-def _package(name, needed):
+def _package(name):
     try:
         return Check(name, True, getattr(importlib.import_module(name), "__version__", "present"))
     except ImportError:
-        return Check(name, False if needed else None, f"not installed: pip install {name}")
+        return Check(name, False, f"not installed: pip install {name}")
 
 
 def driver() -> str:

@@ -17,7 +17,7 @@ from kernels_cuda.buffers import GUARD_BYTES, INPLACE, LAYOUTS, Buffer, MemoryFa
 from references.contract.kernel import Kernel
 from references.contract.signature import DTYPES, Operand, Signature
 
-__all__ = ["LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "launch", "layouts_of", "prepare"]
+__all__ = ["LAYOUTS", "CudaError", "DeviceLost", "MemoryFault", "Outcome", "Prepared", "layouts_of"]
 
 KERNEL_SECONDS = 120  # under the sanitizer, too
 TAGS = 16  # landings a TRACE build has room for: `traced` of common.cuh
@@ -153,16 +153,8 @@ class Prepared:
                 raise CudaError(f"{self.kernel.name}: trace({tag}): {error_text(self.library, status)}")
 
 
-prepare = Prepared
-
-
 def _contract_name(dtype: np.dtype) -> str:
     return next(name for name, known in DTYPES.items() if known == dtype)
-
-
-def launch(kernel: Kernel, library: ctypes.CDLL, inputs: Mapping[str, Any], form: str, layout: str = "aligned", traced=None) -> Outcome:
-    """Run a kernel once. `traced` (TRACE builds): an array like each landing, by the number of its schedule tag."""
-    return Prepared(kernel, library, inputs, layout, traced).run(form)
 
 
 def synchronise(name: str, seconds: float = KERNEL_SECONDS) -> None:
