@@ -12,6 +12,7 @@ from references.arith.bits import NAN_DISTANCE, ulp_distance
 from references.contract.signature import BITS
 
 KINDS = ("1 ulp", "more ulp", "sign of zero", "NaN payload", "NaN vs number", "finite vs infinite", "value")  # value: of integers
+BEYOND = ("", "NaN payload", "NaN vs number", "not comparable")  # what is worse than any distance, the worst last
 FLOATS = {np.dtype(ml_dtypes.bfloat16): ("bf16", 7), np.dtype(np.float32): ("f32", 23)}  # dtype -> kind, stored significand bits
 
 
@@ -51,10 +52,15 @@ class Difference:
         return sum(self.counts.values())
 
     @property
+    def severity(self) -> tuple[int, int]:
+        """The worse, the larger: an index in BEYOND, 0 where nothing is beyond distances, then the largest distance."""
+        found = {"not comparable"} if self.problem else self.counts.keys()
+        return max((i for i, kind in enumerate(BEYOND) if kind in found), default=0), self.worst
+
+    @property
     def worst_text(self) -> str:
         """`3 ulp`, or what is worse than any distance."""
-        beyond = [kind for kind in ("NaN vs number", "NaN payload") if kind in self.counts]
-        return "unwritten or misshapen" if self.problem else beyond[0] if beyond else f"{self.worst} ulp"
+        return BEYOND[self.severity[0]] or f"{self.worst} ulp"
 
     def headline(self, got: str = "device", want: str = "golden") -> str:
         """One self-sufficient line."""

@@ -1,7 +1,7 @@
 """The end of a run: one table, the golden counts, the GATE line, JSON, annotations. Made of records, which travel with pytest's reports.
 
 A record is plain data, one a golden and lane: kernel, case, lane ("emulator" or "device"), state, and for a mismatch its headline, text,
-source file, worst and the histogram of its ulps.
+source file, worst, how severe that is (`Difference.severity`) and the histogram of its ulps.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ def record(kernel: str, case: str, lane: str, state: str, finding: Finding | Non
     made = {"kernel": kernel, "case": case, "lane": lane, "state": state, "text": text}
     if finding is None:
         return made
-    worst = max(finding.differences, key=lambda difference: (difference.worst_text == "NaN vs number", difference.worst))
+    worst = max(finding.differences, key=lambda difference: difference.severity)
     return made | {
         "headline": finding.headline,
         "source": finding.source,
         "worst": worst.worst,
+        "severity": worst.severity,
         "worst_text": worst.worst_text,
         "counts": {difference.name: dict(difference.counts) for difference in finding.differences},
         "histograms": {difference.name: {str(k): n for k, n in difference.histogram.items()} for difference in finding.differences},
@@ -42,8 +43,8 @@ def rows(records: Iterable[Mapping], counts: Mapping[str, int]) -> list[dict]:
             mine = [one for one in records if (one["kernel"], one["lane"]) == (kernel, lane)]
             row = {"kernel": kernel, "lane": lane, "cases": goldens, **{state: sum(one["state"] == state for one in mine) for state in STATES}}
             row["not run"] = goldens - row["exact"] - row["mismatch"] - row["error"]
-            off = [one for one in mine if "worst" in one]
-            row["worst"] = max(off, key=lambda one: one["worst"])["worst_text"] if off else "0" if row["exact"] else "-"
+            off = [one for one in mine if "severity" in one]
+            row["worst"] = max(off, key=lambda one: one["severity"])["worst_text"] if off else "0" if row["exact"] else "-"
             table.append(row)
     return table
 

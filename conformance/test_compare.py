@@ -126,4 +126,4 @@ def test_text_of_bits():
 def test_worst_is_a_nan_where_there_is_one():
     far = compare("o", from_bits([0x7FFF, NEXT]), from_bits([ONE, ONE]))
     assert far.worst_text == "NaN vs number" and far.worst == 1
-    assert Difference("o", "", 0, "unwritten").worst_text == "unwritten or misshapen"
+    assert Difference("o", "", 0, "unwritten").worst_text == "not comparable"
