@@ -111,6 +111,18 @@ def test_json_and_junit(both):
     assert properties == {"kernel": "land", "case": "off", "lane": "device", "state": "mismatch", "worst_text": "10485760 ulp"}
 
 
+@pytest.mark.parametrize("options", [["-k", "no_such"], ["-k", "no_such", "-n", "2"], ["test_other.py"]], ids=["empty", "workers", "others"])
+def test_reports_of_a_run_without_goldens_are_its_own(project, options):
+    """What an earlier run wrote does not stay."""
+    project.makepyfile(test_other="def test_other(): pass")
+    for path in ("gate.json", "gate.html"):
+        Path(path).write_text("GATE  emulator 2/2 kernels exact")
+    run(project, "--report-json", "gate.json", "--report-html", "gate.html", *options)
+    made = json.loads(Path("gate.json").read_text())
+    assert made["gate"] == "GATE  no golden was compared" and made["gate"] in Path("gate.html").read_text()
+    assert not made["records"] and {row["not run"] for row in made["table"] if row["kernel"] == "land"} == {3}
+
+
 def test_html_is_one_file(project):
     run(project, "--report-html", "out/gate.html")
     text = Path("out/gate.html").read_text()
