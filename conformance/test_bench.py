@@ -52,3 +52,18 @@ def test_operands_that_a_module_gives(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     drawn.launcher(library, "late")()
     assert seen == [1]
+
+
+@pytest.mark.parametrize("cost", [{"flops": 1e6}, {"bytes": 0, "flops": 1e6}, {"bytes": 7.5}])
+def test_a_cost_without_bytes_is_refused(cost):
+    pytest.importorskip("torch", reason="the timer imports it")
+    kernel, sizes = forms(), {"m": 0, "h": 2, "n": 8, "p": 4, "s": 0.75}
+    kernel.module.cost = lambda sizes: cost
+    with pytest.raises(ValueError, match=rf"BENCH of forms must move at least 8 bytes, moves {cost.get('bytes', 0)} at .*'m': 0"):
+        floors.measure(kernel, None, sizes)
+
+
+def test_a_copy_has_whole_pages_or_words():
+    kernel, page = forms(), bench.COPY_PAGES
+    copied = [bench.copy_bytes(kernel, {}, moved) for moved in (8, 15.5, page - 1, page, 2 * page + 9, 2 * bench.COPY_LARGEST)]
+    assert copied == [8, 8, page - 8, page, 2 * page, bench.COPY_LARGEST]

@@ -106,12 +106,12 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     import torch
 
     first = InputSet(kernel, check(kernel, values))
+    copied = copy_bytes(kernel, values, first.bytes)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, first.bytes)) - 1))]
+    sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / first.bytes) - 1))]
     same = same_bits(first, library)
-    copied = copy_bytes(first.bytes)
     rounds = {form: [one.launcher(library, form) for one in sets] for form in kernel.forms} | copies(copied, len(sets))
-    most = len(sets) * ceil(ROUND_BYTES / max(1, len(sets) * first.bytes))
+    most = len(sets) * ceil(ROUND_BYTES / (len(sets) * first.bytes))
     launches = {name: min(most, ceil(ROUND_US / median_us(work[0], turns=1, warm=1))) for name, work in rounds.items()}
     medians = timed({name: (capture(work, launches[name]), launches[name]) for name, work in rounds.items()})
     shape = " ".join(f"{name}={value}" for name, value in values.items())
@@ -135,13 +135,15 @@ def copies(size: int, sets: int) -> dict[str, list[Callable]]:
             "pass": [lambda pair=pair: torch.bitwise_not(pair[0], out=pair[1]) for pair in pairs]}
 
 
-def copy_bytes(wanted: int) -> int:
-    """Bytes (read and written) of the copy that stands for `wanted`, in whole pages and of no more than COPY_LARGEST.
+def copy_bytes(kernel: Kernel, values: Mapping[str, Any], moved: float) -> int:
+    """Bytes (read and written) of the copy that stands for the bytes a BENCH entry moves, in whole pages and of no more than COPY_LARGEST.
 
     The driver's copy of larger or odd arrays falls from 4.2 to 2.7 TB/s on an H200, which would flatter a kernel: for the same reason a kernel
-    that passes words through is timed beside it, and the faster of the two is what a kernel is compared with.
+    that passes words through is timed beside it, and the faster of the two is what a kernel is compared with. ValueError for less than a word.
     """
-    return min(wanted // COPY_PAGES * COPY_PAGES or wanted // 8 * 8, COPY_LARGEST)
+    if moved < 8:
+        raise ValueError(f"BENCH of {kernel.name} must move at least 8 bytes, moves {moved:g} at {dict(values)}")
+    return min(int(moved) // COPY_PAGES * COPY_PAGES or int(moved) // 8 * 8, COPY_LARGEST)
 
 
 def check(kernel: Kernel, values: Mapping[str, Any]) -> Mapping[str, Any]:

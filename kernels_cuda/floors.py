@@ -91,14 +91,13 @@ def measure(kernel: Kernel, library, values: Mapping[str, Any]) -> Row:
     """Time every form at one shape, on inputs that no launch finds in the L2."""
     import torch
 
-    first = InputSet(kernel, check(kernel, values))
-    cost = kernel.module.cost(values)
+    cost = kernel.module.cost(check(kernel, values))
+    copied = copy_bytes(kernel, values, cost.get("bytes", 0))
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    sets = [first, *(InputSet(kernel, values) for _ in range(ceil(CACHES * cache / max(1, cost["bytes"])) - 1))]
-    copied = copy_bytes(int(cost["bytes"]))
+    sets = [InputSet(kernel, values) for _ in range(ceil(CACHES * cache / cost["bytes"]))]
     copy = min(launch_us(work) for work in copies(copied, len(sets)).values()) * cost["bytes"] / copied
     times = {form: launch_us([one.launcher(library, form) for one in sets]) for form in kernel.forms}
-    same = bool(kernel.signature.form) or same_bits(first, library)
+    same = bool(kernel.signature.form) or same_bits(sets[0], library)
     return Row(kernel.name, shape_text(values, kernel.module.BENCH), measure_rates().floor_us(cost), copy, times, same)
 
 
