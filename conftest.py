@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gate(lane): compares a golden; counted in the table")
+    config.addinivalue_line("markers", "kernels(name, ...): whose laws these are; --kernel asks, where neither an id nor the file is named after one")
     config.addinivalue_line("markers", "steps: runs whole steps; gates are numbered by their names and counted at the end")
     option = config.option
     for kernel in option.kernel:
@@ -87,14 +88,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """--kernel: the tests whose id names the kernel, and those of test_<kernel>.py."""
+    """--kernel: the tests of the kernel, by `_kernels_of`."""
     if config.option.kernel:
-        keep = [item for item in items if _kernel_of(item) in config.option.kernel]
+        keep = [item for item in items if not _kernels_of(item).isdisjoint(config.option.kernel)]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(keep)])
         items[:] = keep
 
 
-def _kernel_of(item: pytest.Item) -> str:
+def _kernels_of(item: pytest.Item) -> set[str]:
+    """The kernel that the id names, or else those of the mark `kernels`, or else that of test_<kernel>.py."""
     tail = item.name.partition("[")[2].rstrip("]")
-    words = [word for part in tail.split("/") for word in part.split("-")]
-    return next((word for word in words if word in names()), item.path.stem.removeprefix("test_"))
+    named = [word for part in tail.split("/") for word in part.split("-") if word in names()]
+    mark = item.get_closest_marker("kernels")
+    return {*named[:1]} or {*(mark.args if mark else [item.path.stem.removeprefix("test_")])}

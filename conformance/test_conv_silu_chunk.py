@@ -8,6 +8,7 @@ from references.contract import Kernel
 from references.contract.inputs import BF16, F32, ordinary, patterns, spread
 from references.contract.mistakes import emulate_with, find, same_bits
 
+pytestmark = pytest.mark.kernels("conv_silu_chunk", "conv_silu")
 CHUNK, DECODE = Kernel.load("conv_silu_chunk"), Kernel.load("conv_silu")
 T, INNER, OFF, NT = 7, 24, 4, 32
 

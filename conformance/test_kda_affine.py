@@ -11,6 +11,7 @@ from references.contract import Kernel
 from references.contract.inputs import F32, ordinary
 from references.contract.mistakes import emulate_with, find, same_bits
 
+pytestmark = pytest.mark.kernels("kda_affine", "kda_fold")
 AFFINE, FOLD = Kernel.load("kda_affine"), Kernel.load("kda_fold")
 HEADS = 2
 CLOSE = 2.0**-16  # f32 sums of 128 terms, over some dozens of tokens

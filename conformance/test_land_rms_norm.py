@@ -6,6 +6,8 @@ import pytest
 from references import land, land_rms_norm, rms_norm
 from references.contract.inputs import F32, ordinary, values
 
+pytestmark = pytest.mark.kernels("land_rms_norm", "land", "rms_norm")
+
 
 @pytest.mark.parametrize(("off", "h"), [(0, 1536), (5, 37), (2112, 512)])
 def test_is_its_two_halves(off, h):

@@ -12,7 +12,8 @@ from references.contract import Kernel
 from references.contract.inputs import F32
 from references.contract.mistakes import find, same_bits
 
-TRANSPORTS = pytest.mark.parametrize("transport", [moe_chain, moe_mega], ids=["chain", "mega"])
+TRANSPORTS = pytest.mark.parametrize("transport", [moe_chain, moe_mega], ids=["moe_chain", "moe_mega"])
+pytestmark = pytest.mark.kernels("moe_chain", "moe_mega")
 
 
 def rows_of(inputs: dict, order) -> dict:

@@ -200,6 +200,29 @@ def test_update_goldens_never_passes(project, status, code):
     assert result.ret == code and "['regenerate', 'land']" in result.outlines and "passed" not in str(result.stdout)
 
 
+# The tests of a kernel
+
+
+def test_kernel_asks_ids_then_marks_then_files(project):
+    project.makepyfile(test_laws="""
+        import pytest
+        pytestmark = pytest.mark.kernels("land", "situ")
+        @pytest.mark.parametrize("kernel", ["land", "situ"])
+        def test_one(kernel): pass
+        def test_all(): pass
+        """, test_situ="def test_file(): pass", test_land="def test_file(): pass")
+    collected = run(project, "--collect-only", "-q", "--kernel", "situ", "test_laws.py", "test_situ.py", "test_land.py").outlines
+    assert [line for line in collected if "::" in line] == ["test_laws.py::test_one[situ]", "test_laws.py::test_all", "test_situ.py::test_file"]
+
+
+def test_laws_of_several_kernels_are_found(project):
+    files = [str(ROOT / "conformance" / f"test_{name}.py") for name in ("moe", "windowed", "kda_affine")]
+    for kernel, wanted in (("moe_chain", "test_moe.py"), ("lse_merge", "test_windowed.py"), ("kda_fold", "test_kda_affine.py")):
+        result = run(project, "--rootdir", str(ROOT), "--collect-only", "-q", "--kernel", kernel, *files)
+        found = [line for line in result.outlines if "::" in line]
+        assert found and all(wanted in line and "moe_mega" not in line for line in found)
+
+
 # Where there is no GPU
 
 

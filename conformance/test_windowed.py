@@ -12,6 +12,7 @@ from references.floor.prefill import BOUNDS
 from references.k3 import attention
 from references.k3.attention import Merged, attend, cut, emulators, windowed
 
+pytestmark = pytest.mark.kernels("fmha", "lse_merge", "o_finalize")
 FLOOR = BOUNDS["windowed ~ causal"].ulp
 
 
