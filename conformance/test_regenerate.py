@@ -91,6 +91,16 @@ def test_version_cannot_fall(root):
         regenerate(toy(version=1), root, quiet)
 
 
+@pytest.mark.parametrize("command", [["verify"], ["show", "land/minus_zero"], ["diff", "land/minus_zero", "land/minus_zero"], ["regenerate"]])
+def test_folder_that_is_none(tmp_path, capsys, command):
+    """Only what writes may make it, and not where a file is."""
+    missing, file = tmp_path / "missing", tmp_path / "file"
+    file.write_bytes(b"")
+    for folder in [file] if command == ["regenerate"] else [missing, file]:
+        assert main(["--folder", str(folder), *command]) == 2
+        assert capsys.readouterr().err == f"error: --folder must be a folder, got {str(folder)!r}\n"
+
+
 # Writing
 
 

@@ -11,6 +11,7 @@ from conformance import steps as gates
 from conformance.suites import told
 from goldens import GoldenError, steps
 from goldens.__main__ import main
+from goldens.diff import walks_diff
 from goldens.files import MANIFEST, npz_bytes, read_manifest
 from goldens.store import ROOT
 from goldens.walks import PLANS, Result
@@ -130,6 +131,29 @@ def test_command(capsys):
     assert main(["show", "k3/moe_chain"]) == 0
     assert "step 0: token" in capsys.readouterr().out
     assert main(["show", "k3/no_such_walk"]) == 1 and "k3 has no golden 'no_such_walk'" in capsys.readouterr().err
+
+
+def test_diff_of_walks(root, walked, capsys):
+    """The first step of both that differs; a file of a walk is one too."""
+    moved, row = walked.landings.copy(), walked.row.copy()
+    moved[5, 7:9] ^= 1
+    row[3] ^= 1
+    assert walks_diff(walked, walked) == []
+    assert walks_diff(walked, replace(walked, landings=moved)) == [f"step 5: {walked.names[7]} differs, and 1 after it"]
+    assert walks_diff(walked, replace(walked, landings=moved, row=row)) == ["step 3: the logits differ"]
+    assert walks_diff(walked, replace(walked, bits=walked.bits + 1)) == ["bits differs"]
+    (root / "moved.npz").write_bytes(npz_bytes(replace(walked, landings=moved).arrays()))
+    assert main(["diff", "k3/moe_chain", str(root / "moved.npz")]) == 1 and "step 5: " in capsys.readouterr().out
+    assert main(["diff", "k3/moe_chain", "k3/moe_chain"]) == 0 and capsys.readouterr().out == ""
+    assert main(["diff", "k3/moe_chain", "k3/moe_chain_prefill"]) == 1
+    assert capsys.readouterr().out.startswith("steps 0 .. 39 -> 15 .. 39\nstep 15: start embedding#1 o differs")
+    assert main(["diff", "k3/deep", "land/minus_zero"]) == 1 and "landings: gone" in capsys.readouterr().out
+
+
+def test_search_takes_no_walks(monkeypatch, capsys):
+    for name in ("CI", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["search", "k3"]) == 2 and "KERNEL of a search must be a kernel, got 'k3'" in capsys.readouterr().err
 
 
 # What a gate sees

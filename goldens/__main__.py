@@ -23,6 +23,8 @@ def write(args: argparse.Namespace) -> int:
     if reason := refusal():
         print(f"refused: {reason}", file=sys.stderr)
         return REFUSED
+    if args.write is search_again and steps.NAME in args.kernels:
+        raise ValueError(f"KERNEL of a search must be a kernel, got {steps.NAME!r}: walks have the inputs of their plans")
     failed = False
     for kernel in _chosen(args):
         try:
@@ -99,12 +101,14 @@ def main(argv: list[str] | None = None) -> int:
     one = commands.add_parser("show", help="what a golden is for and what it holds")
     one.add_argument("golden", metavar="KERNEL/CASE")
     one.set_defaults(call=show)
-    one = commands.add_parser("diff", help="two goldens, array by array, in bits and ulps")
+    one = commands.add_parser("diff", help="two goldens, array by array, in bits and ulps; of walks k3/CASE the first landing that differs")
     one.add_argument("old", metavar="A", help="KERNEL/CASE or a file")
     one.add_argument("new", metavar="B")
     one.set_defaults(call=diff)
     args = parser.parse_args(argv)
     try:
+        if not args.folder.is_dir() and (args.call is not write or args.folder.exists()):
+            raise ValueError(f"--folder must be a folder, got {str(args.folder)!r}")
         return args.call(args)
     except GoldenError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,16 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from goldens import steps
 from goldens.files import GoldenError, read_npz
 from goldens.store import ROOT, Golden, load
+from goldens.walked import Walk
 from references.arith.bits import NAN_DISTANCE, from_bits, ulp_distance
 
 ROWS = 8
 
 
 def stored(spec: str, root: Path = ROOT) -> dict[str, np.ndarray]:
-    """The arrays, as bits, of `KERNEL/CASE` or of an .npz file."""
-    return read_npz(Path(spec)) if spec.endswith(".npz") else by_spec(spec, root).arrays()
+    """The arrays, as bits, of `KERNEL/CASE`, of a walk `k3/CASE` or of an .npz file."""
+    if spec.endswith(".npz"):
+        return read_npz(Path(spec))
+    folder, _, case = spec.partition("/")
+    return (steps.load(case, root) if folder == steps.NAME else by_spec(spec, root)).arrays()
 
 
 def by_spec(spec: str, root: Path = ROOT) -> Golden:
@@ -27,8 +32,18 @@ def by_spec(spec: str, root: Path = ROOT) -> Golden:
 
 
 def diff(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> list[str]:
-    """One line for each array that differs: `out.o: 3 of 512 elements changed, worst 1 ulp`."""
+    """One line for each array that differs: `out.o: 3 of 512 elements changed, worst 1 ulp`. Of walks, where they part."""
+    walks = Walk.of(old), Walk.of(new)
+    if all(walks):
+        return walks_diff(*walks)
     return [f"{key}: {_changed(old.get(key), new.get(key))}" for key in sorted({*old, *new}) if not _same(old.get(key), new.get(key))]
+
+
+def walks_diff(old: Walk, new: Walk) -> list[str]:
+    """The steps that two walks have, where they have others; then the first step of both that differs, with the first of its landings that does."""
+    lines = [] if old.steps == new.steps else [f"steps {old.steps[0]} .. {old.steps[-1]} -> {new.steps[0]} .. {new.steps[-1]}"]
+    lines += [line] if (line := old.parted(new)) else []
+    return lines or [f"{key} differs" for key, array in old.arrays().items() if not _same(array, new.arrays()[key])]
 
 
 def first_rows(old: np.ndarray, new: np.ndarray, limit: int = ROWS) -> Iterator[str]:

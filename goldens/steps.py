@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, stored_sha256, write_all
 from goldens.store import ROOT
-from goldens.walks import PLANS, Landed, Result, digest, walk
+from goldens.walked import Walk
+from goldens.walks import PLANS, Landed, digest, walk
 from references.contract import Kernel
 from references.contract.inputs import BF16
 from references.contract.kernel import names as kernel_names
@@ -20,50 +20,6 @@ from references.k3.backend import Emulators
 NAME = "k3"
 VERSION = 1  # of the model and the order of its kernels; the kernels have versions of their own
 TOP = 5
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Steps first .. first + n - 1 of one sequence.
-
-    tokens: i32, all that it was fed; of rounds those that their drafts are cut from. greedy: i32 [n], what each step gives.
-    top, bits: i32 and u16 [n, 5], the largest logits. row: u64 [n], of all.
-    names: of every output and landing of a step, in order. landings: u64 [n, names], their digests, 0 where a step has none.
-    """
-
-    first: np.ndarray
-    tokens: np.ndarray
-    greedy: np.ndarray
-    top: np.ndarray
-    bits: np.ndarray
-    row: np.ndarray
-    names: tuple[str, ...]
-    landings: np.ndarray
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        names = np.frombuffer("\n".join(self.names).encode(), np.uint8)
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {"names": names}
-
-    def at(self, step: int) -> int:
-        """The row of a step."""
-        return step - int(self.first)
-
-    def margin(self, step: int) -> float:
-        """By how much the largest logit exceeds the next, in ULP of the largest."""
-        first, second = (float(value) for value in self.bits[self.at(step), :2].view(BF16))
-        return (first - second) / 2.0 ** (np.frexp(first)[1] - 8)
-
-    def problem(self, got: Result, landings: bool = False) -> str:
-        """How a step differs; empty where it does not. Of what it landed everything is compared that it has; `landings`: and that the golden has."""
-        at = self.at(got.step)
-        want = {name: int(one) for name, one in zip(self.names, self.landings[at], strict=True) if one}
-        off = [name for name in want if (landings or name in got.seen) and got.seen.get(name) != want[name]]
-        off += [name for name in got.seen if name not in want]
-        if off:
-            return f"step {got.step}: {off[0]} differs, and {len(off) - 1} after it"
-        if digest(got.logits) != self.row[at]:
-            return f"step {got.step}: the logits differ"
-        return f"step {got.step}: token {got.greedy}, golden {self.greedy[at]}" if got.greedy != self.greedy[at] else ""
 
 
 @functools.cache
@@ -92,9 +48,10 @@ def load(case: str, root: Path = ROOT) -> Walk:
     if case not in entries:
         raise GoldenError(f"{NAME} has no golden {case!r}; it has {', '.join(entries)}")
     arrays = read_npz(path)
-    if payload_sha256(arrays) != entries[case]["sha256"]:
+    walked = Walk.of(arrays)
+    if walked is None or payload_sha256(arrays) != entries[case]["sha256"]:
         raise GoldenError(f"{path} does not hold what {MANIFEST} says: it was edited; run python -m goldens regenerate {NAME}")
-    return Walk(**arrays | {"names": tuple(arrays["names"].tobytes().decode().split("\n"))})
+    return walked
 
 
 def entry(case: str, made: Walk) -> dict:
