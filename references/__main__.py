@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import zlib
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -34,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read_inputs(kernel: Kernel, path: Path) -> dict:
     """Arguments by name from an .npz; 8- and 16-bit floats as unsigned bit views, `in.x` of a golden as well as `x`."""
-    with np.load(path) as file:
-        stored = {name.removeprefix("in."): file[name] for name in file.files}
+    stored = {name.removeprefix("in."): value for name, value in read_arrays(path).items()}
     inputs = {}
     for operand in kernel.signature.inputs:
         if operand.name not in stored:
@@ -51,6 +52,16 @@ def read_inputs(kernel: Kernel, path: Path) -> dict:
     return inputs
 
 
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name. ValueError where it is damaged or something else."""
+    content = path.read_bytes()
+    try:
+        with np.load(io.BytesIO(content)) as file:
+            return {name: file[name] for name in file.files}
+    except (BadZipFile, zlib.error, EOFError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged or no .npz of arrays ({error}): write it with numpy.savez") from None
+
+
 def bench(args: argparse.Namespace) -> int:
     from references.arith import bench
 
@@ -58,7 +69,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def probe(args: argparse.Namespace) -> int:
-    from references.probe.__main__ import main as measure
+    from references.probe._command import main as measure
 
     return measure(args.rest)
 
@@ -99,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     args.rest = rest
     try:
         return args.call(args) or 0
-    except (ValueError, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

@@ -27,6 +27,7 @@ class Cuda:
     """`planted`: the number of a planted mistake, by the name of the kernel that is built with it."""
 
     def __init__(self, planted: Mapping[str, int] | None = None):
+        build.toolchain()  # says what is missing, where torch would fail in its own words
         import torch
 
         self.torch, self.planted = torch, dict(planted or {})

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def record(device: Device, summary: dict, found: list[vendor.Product]) -> None:
     print(f"recorded {', '.join(files)} and probe.json in {folder}")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m references probe", description=__doc__)
     parser.add_argument("--record", action="store_true", help="write goldens/hardware/<arch>/")
     parser.add_argument("--results", type=int, default=1 << 27, help="tensor-core results to compare (default 2^27)")
@@ -92,7 +91,3 @@ def main(argv: list[str] | None = None) -> int:
         record(device, summary, found)
     wrong = sum(summary["table_entries_moved"].values()) + sum(summary["mismatches_of_2^32"].values())
     return 1 if wrong + sum(one["mismatches"] for one in summary["mma"].values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
