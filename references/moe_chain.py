@@ -22,7 +22,8 @@ A token without an active slot gets +0, whatever its weights are.
 
 A launch that cannot ask first (a captured graph) and meets an expert with too many entries stores nothing but NaN.
 Current form: a block streams 64 weight rows through shared memory and decodes them in registers, 16 entries at a time where an expert has no more,
-else 32; the retired form where h or inter is no multiple of 128 or weights do not lie on 16 bytes. Retired: a warp for 8 columns, operands straight from memory.
+else 32; the retired form where h or inter is no multiple of 128 or weights do not lie on 16 bytes. Retired: a warp for 8 columns, operands straight
+from memory.
 """
 
 from collections.abc import Iterator
