@@ -139,7 +139,7 @@ def flips(case: str, got: Iterable[Result] | None = None) -> tuple[list[str], li
     A coin flip is within it: the golden's own margin is at most FLOOR, and the token among its largest. got: in place of the stored golden's steps.
     """
     walked, base = steps.load(case), stepped(case)
-    given = {one.step: one.greedy for one in got} if got else dict(enumerate(walked.greedy.tolist(), int(walked.first)))
+    given = {one.step: one.greedy for one in got} if got is not None else dict(enumerate(walked.greedy.tolist(), int(walked.first)))
     beyond, spent = [], []
     for step, token in given.items():
         want, near = base.greedy[base.at(step)], base.top[base.at(step)].tolist()

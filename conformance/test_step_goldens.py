@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from conformance import steps as gates
-from conformance.suites import told
 from goldens import GoldenError, steps
 from goldens.__main__ import main
 from goldens.diff import walks_diff
@@ -167,7 +166,7 @@ def result(walked, step=3, **changes):
 
 @pytest.fixture
 def plain(walked):
-    """The walked, its logits those of `result`."""
+    """The walk, its logits those of `result`."""
     return replace(walked, row=np.full_like(walked.row, steps.digest(np.zeros(4, np.float32))))
 
 
@@ -195,6 +194,7 @@ def test_coin_flips_are_spent_only_within_the_floor(walked):
             assert (len(beyond), len(spent)) == verdict
 
 
-def test_a_gate_holds_where_all_its_tests_do():
-    gates_of = {1: {"exact"}, 2: {"exact", "not run"}, 3: {"exact", "failed", "not run"}}
-    assert told("paged_kv", "device", gates_of) == "paged_kv       device    1/3 gates hold; failed: 3; not run: 2"
+def test_no_steps_flip_nothing(walked, monkeypatch):
+    """They are not the stored golden's."""
+    monkeypatch.setattr(gates, "stepped", lambda case: replace(walked, greedy=walked.greedy + 1))
+    assert len(gates.flips("moe_chain")[0]) == len(walked.greedy) and gates.flips("moe_chain", []) == ([], [])
