@@ -53,12 +53,17 @@ land             device        3      1         1      0        1   10485760  12
 
 @pytest.fixture
 def project(pytester, monkeypatch):
+    return prepared(pytester, monkeypatch, TESTS)
+
+
+def prepared(pytester, monkeypatch, tests):
+    """These tests in a folder of their own, with the options of this project and a few goldens."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("GITHUB_ACTIONS", "CI", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
     pytester.makeconftest((ROOT / "conftest.py").read_text() + CONFTEST)
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(tests)
     return pytester
 
 
