@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from conformance.fixtures import needs_torch
+from references.k3 import processes
+from references.k3._command import main
 from references.k3.distributed import NOBODY, Distributed
 from references.k3.processes import named, spawned
 from references.k3.ranks import RankLost, in_process
@@ -174,6 +176,18 @@ def test_who_says_nothing_is_named():
     assert str(named({0: RankLost(NOBODY, "could not be linked")}, set())) == "rank 0 is lost: rank 0 could not be linked"
 
 
+def test_who_is_lost_while_others_go_on():
+    """Rank 1 stops waiting for rank 2 as soon as it was looked at."""
+
+    class Waits(list):
+        def __getitem__(self, rank):
+            found, self[rank] = super().__getitem__(rank), NOBODY
+            return found
+
+    link = SimpleNamespace(rank=0, waits=Waits([1, 2, NOBODY]))
+    assert str(Distributed._lost(link, 1, "a word", 0.5)) == "rank 2 is lost: rank 0 waited 0.5 s for rank 1, a word, which waits for rank 2"
+
+
 def test_nothing_is_received_into_a_copy():
     with pytest.raises(ValueError, match="into must be contiguous and writable, to receive halo"):
         Distributed.receive(None, 0, "halo", np.zeros((4, 2))[:, 0])
@@ -184,6 +198,27 @@ def test_what_is_refused():
         spawned(ring, 2, "mpi")
     with pytest.raises(ValueError, match="ranks must be at least 1, got 0"):
         spawned(ring, 0, "gloo")
+
+
+@pytest.mark.parametrize("link, kernels, fits", [("gloo", "cuda", "emulator"), ("nccl", "emulator", "cuda")])
+def test_links_do_not_carry_the_arrays_of_other_kernels(link, kernels, fits):
+    with pytest.raises(ValueError, match=f"--backend {link} must have --kernels {fits}, got {kernels}"):
+        main(["cp", "--backend", link, "--kernels", kernels])
+
+
+def test_a_rank_may_keep_others_waiting_for_as_long_as_it_is_told(monkeypatch):
+    """The limit of the whole run does not come before."""
+    limits = []
+    monkeypatch.setattr(processes, "_gathered", lambda pipes, folder, waits, total: limits.append(total))
+    monkeypatch.setattr(processes, "_check", lambda kind, ranks: None)
+    for seconds in (1, 3600):
+        spawned(ring, 0, "gloo", seconds=seconds)
+    assert limits == [1200, 7200]
+
+
+def test_a_prompt_by_threads(capsys):
+    assert main(["cp", "--segments", "2,1"]) == 0
+    assert capsys.readouterr().out.startswith("3 tokens by 2 ranks, emulator over threads: token ")
 
 
 def test_what_a_machine_lacks(monkeypatch):

@@ -1,4 +1,4 @@
-"""python -m references list | run KERNEL in.npz -o out.npz | k3 bisect | floor | probe | bench"""
+"""python -m references list | run KERNEL in.npz -o out.npz | k3 bisect | k3 cp | floor | probe | bench"""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     one.add_argument("-o", "--output", type=Path, required=True, metavar="out.npz")
     one.set_defaults(call=run)
     others = (
-        (k3, "where two sets of kernels part in a step"),
+        (k3, "where two sets of kernels part in a step; a prompt prefilled by several ranks"),
         (floor, "how far apart forms, and forms and truth, lie"),
         (probe, "measure this GPU's arithmetic and hold the emulator to it"),
         (bench, "products/s of the tensor-core model"),

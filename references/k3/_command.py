@@ -21,6 +21,7 @@ from references.k3.processes import spawned
 from references.k3.ranks import SECONDS, Link, RankLost, in_process
 
 MODELS = {"small": SMALL, "wide": WIDE}
+CARRIED = {"gloo": "emulator", "nccl": "cuda"}  # whose arrays a link between processes carries
 
 
 def backend(text: str) -> Backend:
@@ -67,9 +68,11 @@ def parallel(args: argparse.Namespace) -> int:
     """Prefill the small model's prompt by ranks, each with a segment of it; exits with 1 where one is lost."""
     segments = args.segments or even(args.tokens, args.ranks)
     check(SMALL, prompt(sum(segments)), segments)
-    kernels = args.kernels or ("cuda" if args.backend == "nccl" else "emulator")
+    kernels = args.kernels or CARRIED.get(args.backend, "emulator")
+    if kernels != CARRIED.get(args.backend, kernels):
+        raise ValueError(f"--backend {args.backend} must have --kernels {CARRIED[args.backend]}, got {kernels}")
     try:
-        if args.backend == "process":
+        if args.backend == "threads":
             results = in_process(lambda link: prefilled(link, kernels, args.transport, segments), len(segments), seconds=args.seconds)
         else:
             results = spawned(prefilled, len(segments), args.backend, kernels, args.transport, segments, seconds=args.seconds)
@@ -98,7 +101,7 @@ def main(argv: list[str]) -> int:
     two.add_argument("--ranks", type=int, default=4, metavar="N")
     two.add_argument("--tokens", type=int, default=516, metavar="N")
     two.add_argument("--segments", type=sizes, metavar="A,B,..", help="tokens of each rank, in place of --ranks and --tokens")
-    two.add_argument("--backend", choices=("process", *KINDS), default="process", help="how ranks are linked (default %(default)s)")
+    two.add_argument("--backend", choices=("threads", *KINDS), default="threads", help="how ranks are linked (default %(default)s)")
     two.add_argument("--kernels", choices=("emulator", "cuda"), help="those that run (default: cuda over nccl, else the emulator)")
     two.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="that a rank may keep another waiting (default %(default)s)")
     for command in (one, two):

@@ -118,8 +118,8 @@ class Distributed:
 
     def _lost(self, other: int, what: str, seconds: float) -> RankLost:
         chain = [self.rank, other]
-        while self.waits[chain[-1]] != NOBODY and self.waits[chain[-1]] not in chain:
-            chain.append(self.waits[chain[-1]])
+        while (after := self.waits[chain[-1]]) not in (NOBODY, *chain):  # looked at once: others write
+            chain.append(after)
         through = "" if chain[-1] == other else f", which waits for {' for '.join(f'rank {rank}' for rank in chain[2:])}"
         return RankLost(chain[-1], f"is lost: rank {self.rank} waited {seconds:.1f} s for rank {other}, {what}{through}")
 

@@ -21,11 +21,11 @@ T = TypeVar("T")
 GRACE = 2.0  # seconds in which other ranks may still say what they know of a loss
 
 
-def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: float = SECONDS, total: float = 2 * SECONDS) -> list[T]:
+def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: float = SECONDS) -> list[T]:
     """work(link, *args) of every rank in a process of its own, its results by rank; function, arguments and results are pickled.
 
     ValueError where this machine cannot do it. RankLost where a rank dies, fails, or keeps another waiting for longer than `seconds`, or has not
-    ended after `total`. No process is left behind.
+    ended after twice that, 20 minutes at least. No process is left behind.
     """
     _check(kind, ranks)
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -40,7 +40,7 @@ def spawned(work: Callable[..., T], ranks: int, kind: str, *args: Any, seconds: 
                 theirs.close()
                 ours.append(end)
                 processes.append(process)
-            return _gathered(ours, Path(folder), waits, total)
+            return _gathered(ours, Path(folder), waits, 2 * max(seconds, SECONDS))
         finally:
             for process in processes:
                 process.kill()
