@@ -5,7 +5,7 @@ Gate 2 is a report: it shows, and holds nothing.
 
 import pytest
 
-from conformance import cp, steps
+from conformance import cp, cp_times, steps
 from conformance.fixtures import needs_torch
 from goldens.walks import PLANS
 from references.k3.config import SMALL
@@ -77,7 +77,7 @@ def test_01_rounds_go_on_from_it(on):
 
 def test_02_time_to_first_token(on, side, reported):
     for tokens in [128] if side == "emulator" else [1 << i for i in range(7, 18)]:
-        reported(on(cp.first_token, tokens))
+        reported(on(cp_times.first_token, tokens))
 
 
 # What must not pass
@@ -107,7 +107,7 @@ def test_processes_give_the_same_bits(segments):
 def test_gpus_give_the_same_bits(gpus, gpu, reported):
     segments = even(515, gpus)
     assert cp.differing(cp.distributed("nccl", "cuda", segments), gpu.call(cp.boundaries, "cuda", segments)) == []
-    reported(*cp.races("nccl", "cuda", [1 << i for i in range(7, 18)], gpus))
+    reported(*cp_times.races("nccl", "cuda", [1 << i for i in range(7, 18)], gpus))
 
 
 # What is refused
@@ -118,7 +118,7 @@ def test_gpus_give_the_same_bits(gpus, gpu, reported):
     ([1] * 4, (2, 3), 0, r"segments must be of at least one token each, 4 in all, got \[2, 3\]"),
     ([1] * 2, even(2, 3), 0, r"segments must be of at least one token each, 2 in all, got \[1, 1, 0\]"),
     ([], (), 0, r"segments must be of at least one token each, 0 in all, got \[\]"),
-    ([1, 512], (1, 1), 0, "token must be 0 .. 511, got 512"),
+    ([1, 512], (1, 1), 0, "token must be an integer of 0 .. 511, got 512"),
     ([1, 2], (1, 1), 1, "slot must be a free one of 2, got 1"),
     ([1] * 65, (64, 1), 0, r"rows of slots \[0\] need 2 more pages, 1 of 2 are free"),
 ])

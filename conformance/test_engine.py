@@ -53,7 +53,8 @@ def test_buckets():
     [
         ({}, None, r"tokens must be one of each live slot \[1\], got slots \[\]"),
         ({0: 1, 1: 1}, None, r"tokens must be one of each live slot \[1\], got slots \[0, 1\]"),
-        ({1: 512}, None, "token must be 0 .. 511, got 512"),
+        ({1: 1.9}, None, "token must be an integer of 0 .. 511, got 1.9"),
+        ({1: 512}, None, "token must be an integer of 0 .. 511, got 512"),
         ({1: 1}, 4, "bucket must be at most 2, that of 2 slots, got 4"),
     ],
 )
@@ -63,6 +64,10 @@ def test_steps_that_are_refused(model, tokens, bucket, said):
     with pytest.raises(ValueError, match=said):
         engine.step(tokens, bucket)
     assert engine.state.parity == 0 and not engine.pages.length.any()
+
+
+def test_tokens_of_numpy():
+    SMALL.check_tokens(np.arange(SMALL.vocab))
 
 
 def test_emulators_have_no_graphs(model):

@@ -33,8 +33,8 @@ def everything(engine: Engine) -> str:
         ({}, r"drafts must be one of each live slot \[1\], got slots \[\]"),
         ({0: [], 1: []}, r"drafts must be one of each live slot \[1\], got slots \[0, 1\]"),
         ({1: [1] * 7}, "drafts must be at most 6 a slot, got 7 of slot 1"),
-        ({1: [1, 512]}, "token must be 0 .. 511, got 512"),
-        ({1: [-1]}, "token must be 0 .. 511, got -1"),
+        ({1: [1, 512]}, "token must be an integer of 0 .. 511, got 512"),
+        ({1: [-1]}, "token must be an integer of 0 .. 511, got -1"),
     ],
 )
 def test_rounds_that_are_refused(engine, drafts, said):

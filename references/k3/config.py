@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 from references.contract.inputs import F32, values
 
@@ -58,8 +59,8 @@ class Config:
     def check_tokens(self, tokens: Iterable[int]) -> None:
         """ValueError where one is not of the vocabulary."""
         for token in tokens:
-            if not 0 <= token < self.vocab:
-                raise ValueError(f"token must be 0 .. {self.vocab - 1}, got {token}")
+            if not isinstance(token, Integral) or not 0 <= token < self.vocab:
+                raise ValueError(f"token must be an integer of 0 .. {self.vocab - 1}, got {token}")
 
     def bucket(self, rows: int) -> int:
         """The smallest bucket of at least this many rows. ValueError where there is none."""
