@@ -7,12 +7,11 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from unittest import mock
 
 import numpy as np
 
-from conformance.steps import FLOOR, backend, quantiles, timed
+from conformance.steps import FLOOR, backend, quantiles
 from goldens import steps
 from goldens.walks import MORE, PLANS, Plan, digest, parallel, walk
 from references.contract.mistakes import same_bits
@@ -20,7 +19,7 @@ from references.k3 import attention, striped
 from references.k3.backend import Array, Emulators
 from references.k3.bisect import Lockstep
 from references.k3.config import SMALL, Config
-from references.k3.cp import Rank, adopt, even, prefill, prefill_cp
+from references.k3.cp import Rank, adopt, prefill, prefill_cp
 from references.k3.engine import Engine
 from references.k3.model import Model
 from references.k3.processes import spawned
@@ -214,48 +213,3 @@ def planted(side: str, plant: str, case: str) -> tuple[str, list[str], str]:
         named = steps.load(case).problem(next(walk(PLANS[case], backend(side), PLANS[case].tokens())))
         found, told = against_one(side, PLANS[case].segments)
     return named, found, f"{plant}: {told}"
-
-
-# Time to the first token, which is no gate
-
-
-def first_token(side: str, tokens: int, ranks: int = 4) -> str:
-    """Ranks in one process work one after another: what is told is the sum of their work."""
-    plan = parallel(even(tokens, ranks))
-    given = plan.tokens()[:tokens]
-
-    def one_rank(engine: Engine) -> None:
-        engine.greedy(engine.prefill(0, given, tokens)[1], 0)
-
-    def all_ranks(engine: Engine) -> None:
-        engine.greedy(prefill_cp(engine, 0, given, plan.segments)[1], 0)
-
-    one, several = (min(timed(side, partial(work, seat(side, plan))) for _ in range(2)) for work in (one_rank, all_ranks))
-    return f"first token, {side}, {tokens:6} tokens: one rank {one * 1e3:.1f} ms; {ranks} ranks in one process {several * 1e3:.1f} ms in all"
-
-
-def raced(link: Link, side: str, sizes: Sequence[int]) -> list[float]:
-    """A rank's work: seconds from a common start to the boundary token, of each size."""
-    return [min(_raced(link, side, parallel(even(tokens, link.ranks))) for _ in range(3)) for tokens in sizes]
-
-
-def _raced(link: Link, side: str, plan: Plan) -> float:
-    held, given, ready = model(side, plan.config), plan.tokens()[: plan.first + 1], backend(side).upload(np.zeros(1, np.uint8))
-    for source, to in [(rank, 0) for rank in range(1, link.ranks)] + [(0, rank) for rank in range(1, link.ranks)]:
-        if link.rank == source:
-            link.send(to, "ready", ready)
-        elif link.rank == to:
-            link.receive(source, "ready", ready)
-
-    def work() -> None:
-        last = prefill(link, held, given, plan.segments)
-        if last:
-            backend(side).download(last.ids)
-
-    return timed(side, work)
-
-
-def races(kind: str, side: str, sizes: Sequence[int], ranks: int) -> list[str]:
-    """Of ranks with a process, and a GPU, each."""
-    seconds = spawned(raced, ranks, kind, side, tuple(sizes), seconds=300)[-1]
-    return [f"first token, {side}, {size:6} tokens: {ranks} ranks over {kind} {one * 1e3:.1f} ms" for size, one in zip(sizes, seconds, strict=True)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance import steps, verify, verify_lane, verify_state
+from conformance import steps, verify, verify_lane, verify_plain, verify_state
 from references.k3 import verify as device
 from references.k3.config import TRANSPORTS
 from references.k3.pages import Pages
@@ -49,7 +49,7 @@ def test_04_corrupt_values(on):
 
 @both_transports
 def test_05_tracks_plain_decoding(on, transport, reported):
-    beyond, spent, told = on(verify.tracks, transport)
+    beyond, spent, told = on(verify_plain.tracks, transport)
     reported(told, *(f"spent: {line}" for line in spent))
     assert beyond == []
 
@@ -190,7 +190,7 @@ PLANTS = {  # the mistake, the gate and how much of it, what it says
     "stale_state": (stale_state, verify.spoiled, (), NAN),
     "carry_of_a_later_row": (lambda: convolving(1), verify_state.committed, (2,), "round 1, layer 0: not the carries of the same tokens"),
     "context_of_the_anchor": (lambda: filling(context_of_the_anchor), verify_state.replays, (2,), "round 1: layer 3 mla_paged#1 o is another"),
-    "carry_of_an_earlier_row": (lambda: convolving(-1), verify.tracks, ("moe_chain",), "moe_chain, step "),
+    "carry_of_an_earlier_row": (lambda: convolving(-1), verify_plain.tracks, ("moe_chain",), "moe_chain, step "),
     "rejected_features": (rejected_features, verify_lane.rejected, (verify.WRONG[1:2],), "rejected ((6, 2, 17), (6, 1, 100)): other rows"),
 }
 
