@@ -1,5 +1,6 @@
 """The gate on a toy kernel and a device that is a stand-in: what it finds, and what it says of it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from conformance import device
 from conformance.gate import check_device, check_emulator, interior
 from conformance.message import ALL_DIFFER, BOTH_CHANGED, EMULATOR_CHANGED, KERNEL_CHANGED, save
-from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, toy
+from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, toy
 from goldens import make
 from references.__main__ import read_inputs
 from references.arith.site import Laboratory
@@ -186,6 +187,15 @@ def test_rows_between_the_samples():
     found = check_device(now, golden, stand_in(toy(), spoil=spoil), None, LAYOUTS)
     assert "o: 2 of 40 rows are not the golden's, the first is row 17 (" in found.headline and found.verdict == ALL_DIFFER
     assert check_device(now, golden, stand_in(now, spoil=spoil), None, LAYOUTS).verdict == ALL_DIFFER
+
+
+def test_a_recipe_of_fewer_rows():
+    """What the golden keeps beyond them is left out."""
+    fewer = toy(cases=[replace(MANY, make=lambda: inputs(30, seed=2))])
+    golden = make(toy(), MANY)
+    found = check_device(fewer, golden, stand_in(fewer), None, LAYOUTS)
+    assert found.headline.startswith("toy/many current/aligned: o: shape [4, 16], should be [5, 16]") and found.verdict == BOTH_CHANGED
+    assert check_emulator(fewer, golden).note.startswith("the golden keeps 4 of 30 along m;")
 
 
 # Planted mistakes, files
