@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from conformance.message import ALL_DIFFER, BOTH_CHANGED, KERNEL_CHANGED, Findin
 from conformance.sides import Arrays, sides
 from goldens import Golden
 from references.contract import Kernel
+from references.contract.landings import tag
 from references.contract.mistakes import Mistake, emulate_with, mistakes, moved
 
 
@@ -62,8 +62,7 @@ def verdict(drift: Sequence[Difference], device_is_emulator: bool | None) -> str
 
 def tags(golden: Golden) -> dict[str, int]:
     """The landings in the order of the schedule, with the number of their tag: a loop may visit a later one first."""
-    numbers = {site: int(re.match(r"S(\d+)", site)[1]) for site in golden.landings}
-    return dict(sorted(numbers.items(), key=lambda item: item[1]))
+    return {site: tag(site) for site in sorted(golden.landings, key=tag)}
 
 
 def first_landing(golden: Golden, differing: Mapping[str, Difference], got: str) -> str:

@@ -1,9 +1,13 @@
 """The engine beside its kernels: slots, buckets, tokens, weights, and what it refuses."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from goldens.walks import digest
+from kernels_cuda.launch import CudaError
+from references.contract import Kernel
 from references.contract.inputs import BF16
 from references.k3 import weights
 from references.k3.backend import Emulators, Mixture
@@ -139,6 +143,42 @@ def test_a_mixture_runs_the_kernels_it_names():
     got = engine.step({0: 3})[0]
     assert got.dtype == BF16 and np.array_equal(got.view(np.uint16), want.step({0: 3})[0].view(np.uint16))
     assert {*ran["other"]} == {"land", "kda_core"} and not {"land", "kda_core"} & {*ran["base"]}
+
+
+# The device's side, on the host
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """Its backend, with tensors of the host, up to a launch."""
+    pytest.importorskip("torch", reason="its arrays are torch's")
+    from references.k3.device import Cuda, build
+
+    monkeypatch.setattr(build, "toolchain", lambda: None)
+    monkeypatch.setattr(Cuda, "upload", Cuda._host)
+    return Cuda()
+
+
+def test_targets_that_are_refused(host):
+    """Before a kernel writes where it is told."""
+    kernel = Kernel.load("kda_fold")
+    zeros = host.torch.zeros
+    inputs = {name: zeros(shape) for name, shape in {"mm": (1, 2, 128, 128), "d": (1, 2, 128, 128), "state": (2, 128, 128)}.items()}
+    for target, got in ((zeros(3, 128, 128), r"torch.float32 \[3, 128, 128\]$"), (zeros(2, 128, 128).int(), r"torch.int32 \[2, 128, 128\]$"),
+                        (zeros(128, 2, 128).transpose(0, 1), r"torch.float32 \[2, 128, 128\], not contiguous$")):
+        with pytest.raises(ValueError, match=rf"into next must be contiguous torch.float32 \[2, 128, 128\], got {got}"):
+            host._launched(None, kernel, inputs, {"next": target})
+
+
+def test_a_landing_that_cannot_be_traced(host, monkeypatch):
+    def said(text):
+        return lambda status: text
+
+    library = SimpleNamespace(trace=lambda tag, pointer: 13, cudaGetErrorName=said(b"cudaErrorInvalidSymbol"), cudaGetErrorString=said(b"no symbol"))
+    monkeypatch.setattr(host, "_library", lambda kernel, *defines: library)
+    like = {"S3.bf": np.zeros(3, BF16), "S4.bf": np.zeros(3, BF16)}
+    with pytest.raises(CudaError, match=r"land: trace\(0\): cudaErrorInvalidSymbol \(13\): no symbol"):
+        host.landed(Kernel.load("land"), {}, like)
 
 
 def test_a_pool_without_room_changes_nothing(model):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from conformance import steps
+from references.contract import Kernel
 from references.contract.mistakes import same_bits
 from references.k3.backend import Emulators, Mixture
+from references.k3.bisect import Lockstep
 from references.k3.config import PAGE, SMALL
 from references.k3.cp import prefill_cp
 from references.k3.draft import Lane
@@ -156,6 +158,19 @@ def test_an_output_that_is_not_written_is_none():
     assert {commit: outputs for commit, outputs in seen if commit is not None} == {0: ["y"], 1: ["y", "next"]}
     target = np.ones(3, np.float32)
     assert Emulators.written({"next": None}, {"next": target}) == {"next": None} and target.tolist() == [1, 1, 1]
+
+
+def test_an_output_that_one_side_leaves_unwritten_is_seen():
+    class Half(Emulators):
+        def run(self, kernel, inputs, into=None):
+            return super().run(kernel, inputs, into) | {"next": None}
+
+    kernel = Kernel.load("conv_silu_chunk")
+    inputs = next(inputs for inputs in (case.make() for case in kernel.cases()) if inputs["commit_rows"])
+    for base, other in ((Emulators(), Half()), (Half(), Emulators())):
+        watch = Lockstep(base, other)
+        watch("layer 0", kernel, inputs, {name: array for name, array in base.run(kernel, inputs).items() if array is not None})
+        assert [one.landing for one in watch.found] == ["next: written on one side only"]
 
 
 def test_a_lane_of_fewer_slots(engine):

@@ -77,6 +77,14 @@ def call(library: ctypes.CDLL, name: str, signature: Signature, args: list) -> N
         raise ValueError(f"{name} refuses argument {-status}: {said[-status - 1]} (called with {', '.join(said[:-1])})")
 
 
+def trace(library: ctypes.CDLL, name: str, pointers: Mapping[int, int]) -> None:
+    """Tell a TRACE build where each tag lands: every tag, so that no buffer of an earlier run is left in the library."""
+    for tag in range(TAGS):
+        status = library.trace(tag, ctypes.c_void_p(pointers.get(tag)))
+        if status:
+            raise CudaError(f"{name}: trace({tag}): {error_text(library, status)}")
+
+
 def error_text(library: ctypes.CDLL, status: int) -> str:
     """Name and sentence of a cudaError_t, from the runtime the library is linked to."""
     texts = []
@@ -130,7 +138,8 @@ class Prepared:
         for buffer in (*self.outputs.values(), *self.traced.values()):
             buffer.poison()
         try:
-            self._trace()
+            if hasattr(self.library, "trace"):
+                trace(self.library, self.kernel.name, {tag: buffer.pointer for tag, buffer in self.traced.items()})
             self.enqueue(form)
             synchronise(self.kernel.name)
         except DeviceLost:
@@ -143,14 +152,6 @@ class Prepared:
                 buffer.check_unchanged()
         outputs = {name: buffer.download() for name, buffer in self.outputs.items()}
         return Outcome(outputs, {tag: buffer.landed() for tag, buffer in self.traced.items()})
-
-    def _trace(self):
-        """Name every tag's buffer, so that none of an earlier run is left in the library."""
-        for tag in range(TAGS) if hasattr(self.library, "trace") else ():
-            pointer = self.traced[tag].pointer if tag in self.traced else None
-            status = self.library.trace(tag, ctypes.c_void_p(pointer))
-            if status:
-                raise CudaError(f"{self.kernel.name}: trace({tag}): {error_text(self.library, status)}")
 
 
 def _contract_name(dtype: np.dtype) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,11 @@ def emulate_landings(
     with Laboratory(faults, watch=note):
         outputs = kernel.outputs(inputs)
     return outputs, {name: _visits(results) for name, results in landings.items()}
+
+
+def tag(site: str) -> int:
+    """Place in the schedule: 7 of `S7.bf` and of `S7b.bf`."""
+    return int(re.match(r"S(\d+)", site)[1])
 
 
 def _visits(results: list[np.ndarray]) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from references.contract import Kernel
+from references.contract.landings import tag
 from references.contract.mistakes import same_bits
 from references.contract.signature import BITS
 from references.k3.backend import Array, Backend, Mixture, carried
@@ -53,18 +54,24 @@ class Lockstep:
         if off or self.landings:
             want = self.other.landed(kernel, theirs)[1]
             got = self.base.landed(kernel, inputs, want)[1]
-            sites = sorted(got.keys() & want.keys(), key=lambda site: int(site.split(".")[0][1:]))
+            sites = sorted(got.keys() & want.keys(), key=tag)
             off = [first_element(site, want[site], got[site]) for site in sites if not same_bits(want[site], got[site])] + off
         if off:
             self.found.append(Parting(*at, self.calls[at], off[0]))
 
-    def _differing(self, outputs: Mapping[str, Array], again: Mapping[str, Array]) -> list[str]:
-        pairs = ((name, self.other.download(again[name]), self.base.download(outputs[name])) for name in outputs)
+    def _differing(self, outputs: Mapping[str, Array], again: Mapping[str, Array | None]) -> list[str]:
+        pairs = ((name, downloaded(self.other, theirs), downloaded(self.base, outputs.get(name))) for name, theirs in again.items())
         return [first_element(name, got, want) for name, got, want in pairs if not same_bits(got, want)]
 
 
-def first_element(name: str, got: np.ndarray, want: np.ndarray) -> str:
+def downloaded(backend: Backend, array: Array | None) -> np.ndarray | None:
+    return None if array is None else backend.download(array)
+
+
+def first_element(name: str, got: np.ndarray | None, want: np.ndarray | None) -> str:
     """`S3.bf[0, 17]: 0x3f81, not 0x3f80`"""
+    if got is None or want is None:
+        return f"{name}: written on one side only"
     a, b = (np.ascontiguousarray(array).view(BITS[array.itemsize]) for array in (got, want))
     if a.shape != b.shape:
         return f"{name}: shape {list(a.shape)}, not {list(b.shape)}"

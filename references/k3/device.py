@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from kernels_cuda import build
-from kernels_cuda.launch import TAGS, arguments, call
+from kernels_cuda.launch import arguments, call, trace
 from references.contract import Kernel, Operand
 from references.contract.kernel import to_numpy
-from references.contract.landings import emulate_landings
+from references.contract.landings import emulate_landings, tag
 from references.contract.signature import DTYPES, holds
 from references.k3.backend import Array, Landings
 
@@ -66,9 +66,7 @@ class Cuda:
             return self.run(kernel, inputs), {}
         held = {site: self.upload(np.full_like(like[site], np.nan)) for site in sites}
         library = self._library(kernel, "TRACE")
-        for number in range(TAGS):
-            pointer = next((array.data_ptr() for site, array in held.items() if tag(site) == number), None)
-            library.trace(number, ctypes.c_void_p(pointer))
+        trace(library, kernel.name, {tag(site): array.data_ptr() for site, array in held.items()})
         outputs = self._launched(library, kernel, inputs, {})
         return outputs, {site: self.download(array) for site, array in held.items()}
 
@@ -76,7 +74,7 @@ class Cuda:
         signature = kernel.signature
         held = {o.name: self._packed(o, inputs[o.name]) if o.is_array else inputs[o.name] for o in signature.inputs}
         sizes = replace(signature, refuse=None).check({o.name: self._like(o, held[o.name]) for o in signature.inputs})
-        outputs = {o.name: into[o.name] if o.name in into else self._empty(o, sizes) for o in signature.outputs}
+        outputs = {o.name: self._target(o, into[o.name], sizes) if o.name in into else self._empty(o, sizes) for o in signature.outputs}
         arrays = {name: value for name, value in (held | outputs).items() if hasattr(value, "data_ptr")}
         places = {name: SimpleNamespace(pointer=value.data_ptr(), pitch=_pitch(value)) for name, value in arrays.items()}
         stream = self.torch.cuda.current_stream().cuda_stream
@@ -99,6 +97,14 @@ class Cuda:
         dtype = next(known for known, torchs in self.types.items() if torchs == value.dtype)
         return np.broadcast_to(np.empty((), dtype), tuple(value.shape))
 
+    def _target(self, operand: Operand, target: Array, sizes: Mapping[str, int]) -> Array:
+        """Memory that a kernel may take for an output's: it is told nothing but where that begins."""
+        shape, dtype = operand.shape(sizes), self.types[DTYPES[operand.dtype]]
+        if tuple(target.shape) != shape or target.dtype != dtype or not target.is_contiguous():
+            apart = "" if target.is_contiguous() else ", not contiguous"
+            raise ValueError(f"into {operand.name} must be contiguous {dtype} {list(shape)}, got {target.dtype} {list(target.shape)}{apart}")
+        return target
+
     def _empty(self, operand: Operand, sizes: Mapping[str, int]) -> Array:
         return self.torch.empty(operand.shape(sizes), dtype=self.types[DTYPES[operand.dtype]], device="cuda")
 
@@ -111,11 +117,6 @@ class Cuda:
         with self.torch.cuda.graph(graph):
             results = step()
         return graph, results
-
-
-def tag(site: str) -> int:
-    """7 of `S7.bf`."""
-    return int(site.split(".")[0][1:])
 
 
 def _pitch(value: Array) -> int:
