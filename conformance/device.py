@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from functools import partial
 
 import goldens
@@ -30,6 +31,15 @@ def describe() -> str:
     release = re.search(r"release [\d.]+, (V[\d.]+)", tools.nvcc)
     gpu = torch.cuda.get_device_properties(0)
     return f"sm_{tools.arch}, nvcc {release[1] if release else tools.nvcc}, {' '.join(build.FLAGS)}, torch {tools.torch}, {gpu.name}"
+
+
+def probe(name: str) -> None:
+    """DeviceLost where what failed left the GPU unusable: torch says so in a RuntimeError as of any other failure. One not used yet is left alone."""
+    from kernels_cuda import launch
+
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_initialized():
+        launch.probe(name)
 
 
 def prepare(kernel: Kernel, defines: tuple[str, ...] = ()) -> Prepare:

@@ -25,7 +25,7 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 @pytest.fixture(scope="session")
 def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
     """A process that holds the GPU, with everything built that the collected tests need."""
-    held = Worker(lasting=(DeviceLost,))
+    held = Worker(lasting=(DeviceLost,), probe=device.probe)
     wanted = {plan: None for item in request.session.items for plan in plans(item)}
     request.config.stash[BUILT].update(held.call(device.build_all, list(wanted), seconds=3600))
     yield held

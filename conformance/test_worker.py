@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from types import SimpleNamespace
 
@@ -37,6 +38,40 @@ def test_a_worker_outlives_what_it_runs(held):
     with pytest.raises(WorkerLost, match="had not finished"):
         held.call(time.sleep, 60, seconds=0.5)
     assert held.call(os.getpid) not in (first, second)
+
+
+def fails(why):
+    raise RuntimeError(why)
+
+
+def unusable(name):
+    raise KeyError(f"{name} left nothing usable")
+
+
+def test_what_a_failure_leaves_is_probed():
+    """Where it lasts, the process ends; what is refused leaves it alone."""
+    worker = Worker((KeyError,), probe=unusable)
+    try:
+        first = worker.call(os.getpid)
+        with pytest.raises(ValueError, match="invalid literal"):
+            worker.call(int, "x")
+        assert worker.call(os.getpid) == first
+        with pytest.raises(KeyError, match=r"fails\('sticky',\) left nothing usable"):
+            worker.call(fails, "sticky")
+        assert worker.call(os.getpid) != first
+    finally:
+        worker.stop()
+
+
+def test_a_device_that_was_not_used_is_not_probed(monkeypatch):
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: used))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(launch, "probe", fails)
+    used = False
+    device.probe("build_all")
+    used = True
+    with pytest.raises(RuntimeError, match="forced"):
+        device.probe("forced")
 
 
 def test_a_worker_that_died_between_two_calls_is_started_anew(held):

@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 SECONDS = 600
@@ -20,11 +21,12 @@ class WorkerLost(RuntimeError):
 class Worker:
     """Runs functions in one child process, which is started at the first call and again after it was lost.
 
-    `lasting`: errors after which the child cannot go on; it is ended, and the error raised here.
+    lasting: errors after which the child cannot go on; it is ended, and the error raised here.
+    probe: called in the child with the name of what raised another RuntimeError; what it raises takes the place of that.
     """
 
-    def __init__(self, lasting: tuple[type[Exception], ...] = ()):
-        self.lasting = lasting
+    def __init__(self, lasting: tuple[type[Exception], ...] = (), probe: Callable[[str], None] | None = None):
+        self.lasting, self.probe = lasting, probe
         self._process = self._pipe = None
 
     def call(self, function: Callable, *args: Any, seconds: float = SECONDS) -> Any:
@@ -44,7 +46,7 @@ class Worker:
             self.stop()
             late = time.monotonic() - begin >= seconds
             how = f"had not finished after {seconds:g} s and was ended" if late else f"ended its process (exit code {code})"
-            raise WorkerLost(f"{function.__name__}{args[:2]} {how}") from None
+            raise WorkerLost(f"{_name(function, args)} {how}") from None
         finally:
             ender.cancel()
         if isinstance(error, self.lasting):
@@ -59,7 +61,7 @@ class Worker:
         if self._process is None:
             context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs, self.lasting, self.probe), daemon=True)
             self._process.start()
             theirs.close()
 
@@ -71,15 +73,28 @@ class Worker:
             self._process = self._pipe = None
 
 
-def _serve(pipe) -> None:
+def _serve(pipe: Connection, lasting: tuple[type[Exception], ...], probe: Callable[[str], None] | None) -> None:
     while True:
         try:
             function, args = pipe.recv()
         except EOFError:  # the parent is gone
             return
         try:
-            reply = function(*args), None
+            reply = _run(function, args, lasting, probe), None
         except Exception as error:
             error.add_note(traceback.format_exc())  # a traceback does not survive the pipe, a note does
             reply = None, error
         pipe.send(reply)
+
+
+def _run(function: Callable, args: tuple, lasting: tuple[type[Exception], ...], probe: Callable[[str], None] | None) -> Any:
+    try:
+        return function(*args)
+    except RuntimeError as error:
+        if probe and not isinstance(error, lasting):
+            probe(_name(function, args))
+        raise
+
+
+def _name(function: Callable, args: tuple) -> str:
+    return f"{function.__name__}{args[:2]}"
