@@ -1,5 +1,6 @@
 """Sites: what they are called, what a laboratory sees and replaces, and what they cost when there is none."""
 
+import threading
 import timeit
 
 import numpy as np
@@ -89,6 +90,24 @@ def test_origin_of_an_operand():
         emulate()
     assert origins["S1.mul"] == [None, None]
     assert origins["S2.add"][0].name == "S1.mul" and origins["S2.add"][1] is None
+
+
+def test_a_laboratory_is_of_one_thread():
+    """Another has its own, or none."""
+    found = []
+
+    def emulate():
+        return bf(X)  # S1
+
+    def other():
+        found.append((bf(X).tolist(), visits(emulate)))
+
+    with Laboratory(faults={"S1.bf": lambda visit: X + 1}) as laboratory:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert not laboratory.reached and emulate().tolist() == [2.0, 3.0, 4.0]
+    assert found == [([1.0, 2.0, 3.0], ["S1.bf"])]
 
 
 def test_what_cannot_be_named():

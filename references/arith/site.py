@@ -1,7 +1,7 @@
 """Sites: every call of an arithmetic word can be seen, recorded or replaced.
 
-A *word* is a function of `references.arith` decorated with `@site`. Outside a laboratory a word costs one `is None` test.
-Inside one, each call has a name, read from the code itself: the `# S4` tag of the emulator's line, then the functions between,
+A *word* is a function of `references.arith` decorated with `@site`. Outside a laboratory a word costs one look at a dict.
+Inside one, each call of its thread has a name, read from the code itself: the `# S4` tag of the emulator's line, then the functions between,
 then the word. `sig = sigmoid(g)  # S4` visits `S4.sigmoid`, `S4.sigmoid.exp`, ...; a second `mul` on one line is `S4.mul#2`.
 An emulate() that only chooses among functions has no tags; theirs count.
 """
@@ -15,10 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
-_active: Laboratory | None = None
+_active: dict[int, Laboratory] = {}  # by thread: one that is left to itself disturbs no other
 _TAG = re.compile(r"#\s*(S\d+\w*)")
 _WORD = re.compile(r"(\w+)(?:#\d+)?$")
 _HERE = __file__
@@ -29,9 +30,9 @@ def site(word: Callable) -> Callable:
 
     @functools.wraps(word)
     def call(*args, **kwargs):
-        if _active is None:
+        if not _active or (laboratory := _active.get(get_ident())) is None:
             return word(*args, **kwargs)
-        return _active.visit(word, args, kwargs)
+        return laboratory.visit(word, args, kwargs)
 
     call.word = word
     return call
@@ -45,7 +46,8 @@ def landing(word: Callable, stored: str = "bf16") -> Callable:
 
 def planted() -> bool:
     """Whether a laboratory with faults is active: f32 may then reach a bf16 store, which lands it as the hardware would."""
-    return _active is not None and bool(_active.faults)
+    laboratory = _active.get(get_ident())
+    return laboratory is not None and bool(laboratory.faults)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Visit:
 
 
 class Laboratory:
-    """Runs emulators with their sites watched.
+    """Runs emulators of this thread with their sites watched.
 
     faults: site name -> function(Visit) -> result, which replaces the call.
     watch:  called as watch(visit, result) after every visit.
@@ -81,15 +83,13 @@ class Laboratory:
         self._produced: dict[int, tuple[Any, Visit]] = {}  # holds the arrays, so that an id is not used twice
 
     def __enter__(self) -> Laboratory:
-        global _active
-        if _active is not None:
+        if get_ident() in _active:
             raise RuntimeError("a laboratory is already active")
-        _active = self
+        _active[get_ident()] = self
         return self
 
     def __exit__(self, *exc) -> None:
-        global _active
-        _active = None
+        _active.pop(get_ident(), None)
         self._produced.clear()
 
     def visit(self, word: Callable, args: tuple, kwargs: dict) -> Any:
@@ -110,12 +110,11 @@ class Laboratory:
 
     def _unwatched(self, function: Callable, *args) -> Any:
         """Faults and watchers use words of their own, which are no part of the emulator."""
-        global _active
-        _active = None
         try:
+            del _active[get_ident()]
             return function(*args)
         finally:
-            _active = self
+            _active[get_ident()] = self
 
     def _origin(self, array: Any) -> Visit | None:
         held = self._produced.get(id(array))
