@@ -19,7 +19,12 @@ from references.contract.case import Case
 from references.contract.signature import DTYPES, FORMS, Signature, holds
 
 ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("emulate", "cases", "pool", "INDEPENDENT", "BENCH")  # what every kernel module has
 CANONICAL_NAN = np.uint32(0x7FFFFFFF).view(np.float32)
+
+
+class KernelError(ValueError):
+    """A kernel is not whole; the message names it and what it lacks."""
 
 
 def schedule(
@@ -35,16 +40,19 @@ def schedule(
 
     The public form takes NumPy arrays (or torch tensors) of the signature's dtypes, checks them, and returns the outputs in the
     signature's dtypes: one array, or a tuple where there are several. An output the schedule leaves unwritten is None.
-    Raises ValueError naming the argument and its value.
+    Raises ValueError naming the argument and its value; KernelError for a signature that cannot be read.
 
     forms:  the kernel's forms, the current one first; with an operand `form: form` each follows its own schedule and has its own goldens
     raw:    bf16 operands that reach the body as they are stored, since little of a large pool is read, or a copy keeps a NaN's payload
     refuse: see `Signature`
     """
-    parsed = Signature.parse(signature, requires, forms, refuse)
 
     def decorate(body: Callable) -> Callable:
         parameters = inspect.signature(body)
+        try:
+            parsed = Signature.parse(signature, requires, forms, refuse)
+        except ValueError as error:
+            raise KernelError(f"{body.__module__}: {error}") from None
 
         @functools.wraps(body)
         def checked(*args, **kwargs):
@@ -117,9 +125,23 @@ class Kernel:
 
     @classmethod
     def load(cls, name: str) -> Kernel:
+        """The kernel of references/<name>.py. ValueError where there is none, KernelError where it is not whole."""
         if name not in names():
             raise ValueError(f"KERNEL must be one of {', '.join(names())}, got {name!r}")
-        return cls(name, importlib.import_module(f"references.{name}"))
+        kernel = cls(name, importlib.import_module(f"references.{name}"))
+        kernel.refuse_unfinished()
+        return kernel
+
+    def refuse_unfinished(self) -> None:
+        file = f"references/{self.name}.py"
+        lacking = [part for part in PARTS if not getattr(self.module, part, None)]
+        if lacking:
+            raise KernelError(f"{file} has no {', '.join(lacking)}")
+        if not (self.module.__doc__ or "").startswith(f"{self.name}: "):
+            raise KernelError(f"{file} must begin with a docstring that begins with '{self.name}: ' and what it computes")
+        strange = [dim for dim in self.independents if dim not in self.signature.dims]
+        if strange:
+            raise KernelError(f"{file}: INDEPENDENT must be of the sizes {', '.join(self.signature.dims)}, got {strange[0]!r}")
 
     @property
     def emulate(self) -> Callable:

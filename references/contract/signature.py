@@ -22,6 +22,7 @@ import numpy as np
 DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
           "u8": np.dtype(np.uint8), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
 BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}  # itemsize -> the unsigned view that goldens store
+SCALARS = ("int", "f32", "bf16", "form")
 FORMS = ("current", "retired")  # of a kernel whose forms give the same bits
 _OPERAND = re.compile(r"(\w+): (\w+)(?:\[([^\]]*)\](?: if (.+))?)?$")
 
@@ -163,6 +164,9 @@ def _operand(text: str) -> Operand:
     if not found:
         raise ValueError(f"not an operand: {text!r}")
     name, dtype, dims, when = found.groups()
+    allowed = SCALARS if dims is None else DTYPES
+    if dtype not in allowed:
+        raise ValueError(f"{name} must be {'a scalar' if dims is None else 'an array'} of {', '.join(allowed)}, got {dtype!r}")
     if dims is None:
         return Operand(name, dtype)
     strides, windows = re.findall(r"@(\w+)", dims), re.findall(r":(\w+)\+(\w+)$", dims)
