@@ -19,6 +19,15 @@ LIMITS = {"test_": 400, "": 300}  # lines; a test's table of cases is read entry
 OUTSIDE = re.compile("(/" + "work|/" + "home|/" + "root|/" + r"tmp)/|\.\./")
 
 
+def place_problems(kernels: set[str], sources: set[str], goldens: set[str]) -> list[str]:
+    """Kernels of references/ that are not in kernels_cuda/ or goldens/, and what is there of no kernel."""
+    problems = []
+    for place, there in (("kernels_cuda/{}.cu", sources), ("goldens/{}/MANIFEST.json", goldens)):
+        problems += [f"{place.format(name)} is missing" for name in sorted(kernels - there)]
+        problems += [f"{place.format(name)} is of no kernel: there is no references/{name}.py" for name in sorted(there - kernels)]
+    return problems
+
+
 # The schedule: docstring, emulator, CUDA
 
 
@@ -65,10 +74,14 @@ def parameters(signature: Signature) -> list[str]:
     return [*inputs, *outputs, *sizes, "int form", "cudaStream_t stream"]
 
 
+def launcher(name: str, signature: Signature) -> str:
+    return f'extern "C" int {name}({", ".join(parameters(signature))})'
+
+
 def launcher_problems(name: str, cuda: str, signature: Signature) -> list[str]:
     found = re.search(rf'extern "C" int {name}\(([^)]*)\)', cuda)
     if not found:
-        return [f'{name}.cu: no extern "C" int {name}(...)']
+        return [f"{name}.cu: no {launcher(name, signature)}"]
     got = [re.sub(r"\s*\*\s*", "* ", " ".join(part.split())) for part in found[1].split(",")]
     want = parameters(signature)
     if got == want:

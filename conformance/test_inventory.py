@@ -1,6 +1,7 @@
 """Every kernel is complete: source, CUDA, goldens, one schedule in all of them. Each check is shown a violation that it must find."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,10 +9,11 @@ import goldens
 from conformance import inventory
 from conformance.gate import interior
 from conformance.inventory import ROOT
+from conformance.laws import dependent, law, told
 from goldens.verify import NOT_KERNELS
 from kernels_cuda.build import includes, planted
 from references.contract import Kernel, Signature
-from references.contract.kernel import names
+from references.contract.kernel import KernelError, names
 from references.contract.mistakes import mistakes
 
 SOURCES = [path for suffix in ("py", "cu", "cuh") for path in sorted(ROOT.rglob(f"*.{suffix}"))]
@@ -20,68 +22,84 @@ WORDS = [name for name in FILES if name.startswith("references/arith/")]
 
 
 def read(kernel: str) -> tuple[str, str, str]:
-    """Module, CUDA source, and the headers that it includes."""
+    """Module, CUDA source, and the headers that it includes. KernelError where there is no CUDA source."""
     source = ROOT / "kernels_cuda" / f"{kernel}.cu"
-    return (ROOT / "references" / f"{kernel}.py").read_text(), source.read_text(), includes(source)
+    if not source.is_file():
+        raise KernelError(f"kernels_cuda/{kernel}.cu is missing; its launcher is {inventory.launcher(kernel, Kernel.load(kernel).signature)}")
+    return module(kernel), source.read_text(), includes(source)
+
+
+def module(kernel: str) -> str:
+    return (ROOT / "references" / f"{kernel}.py").read_text()
 
 
 def test_every_kernel_is_everywhere():
-    assert sorted(path.stem for path in (ROOT / "kernels_cuda").glob("*.cu")) == [*names()]
+    sources = {path.stem for path in (ROOT / "kernels_cuda").glob("*.cu")}
     folders = {path.parent.name for path in (ROOT / "goldens").glob("*/MANIFEST.json")}
-    assert sorted(folders - NOT_KERNELS) == [*names()] and "k3" in folders
+    told(inventory.place_problems({*names()}, sources, folders - NOT_KERNELS))
+    assert "k3" in folders
 
 
 def parts(kernel: str) -> dict[str, tuple[str, set[str]]]:
     """Of the modules of parts that a kernel module takes functions from: text and names."""
-    module = read(kernel)[0]
-    return {part: ((ROOT / "references" / f"{part}.py").read_text(), names) for part, names in inventory.parts(module).items()}
+    return {part: (module(part), names) for part, names in inventory.parts(module(kernel)).items()}
 
 
 def test_schedule(kernel_name):
-    texts = [text for text, _ in parts(kernel_name).values()]
-    assert inventory.schedule_problems(kernel_name, *read(kernel_name), texts) == []
+    with law(kernel_name) as (_, problems):
+        texts = [text for text, _ in parts(kernel_name).values()]
+        problems += inventory.schedule_problems(kernel_name, *read(kernel_name), texts)
 
 
 def test_launcher(kernel_name):
-    assert inventory.launcher_problems(kernel_name, read(kernel_name)[1], Kernel.load(kernel_name).signature) == []
+    with law(kernel_name) as (kernel, problems):
+        problems += inventory.launcher_problems(kernel_name, read(kernel_name)[1], kernel.signature)
+
+
+def test_independent(kernel_name):
+    with law(kernel_name) as (kernel, problems):
+        problems += dependent(kernel)
 
 
 def test_planted_mistakes(kernel_name):
     """Each is named as the emulator's sites and faults are, and none of those that no golden can see."""
-    _, cuda, headers = read(kernel_name)
-    pairs, kernel = planted(kernel_name), Kernel.load(kernel_name)
-    assert inventory.plant_problems(kernel_name, cuda, headers, pairs) == []
-    missing = {*pairs.values()}
-    for case in kernel.cases():
-        if missing and not case.large:
-            missing -= {key for mistake in mistakes(kernel, [case.make()]) for key in (mistake.key, mistake.pair)}
-    assert not missing, f"no case of {kernel_name} can show {missing}"
-    assert not {*pairs.values()} & {*kernel.blind}
+    with law(kernel_name) as (kernel, problems):
+        _, cuda, headers = read(kernel_name)
+        pairs = planted(kernel_name)
+        problems += inventory.plant_problems(kernel_name, cuda, headers, pairs)
+        missing = {*pairs.values()}
+        for case in kernel.cases():
+            if missing and not case.large:
+                missing -= {key for mistake in mistakes(kernel, [case.make()]) for key in (mistake.key, mistake.pair)}
+        problems += [f"{kernel_name}.cu: no small case can show the planted {key}" for key in sorted(missing)]
+        problems += [f"{kernel_name}.cu: {key} is planted, and no golden can see it: it is in BLIND" for key in pairs.values() if key in kernel.blind]
 
 
 def test_interior_landings_are_traced(kernel_name):
-    _, cuda, headers = read(kernel_name)
-    kernel = Kernel.load(kernel_name)
-    small = {kernel.schedule_of(inputs): case for case in kernel.cases() if not case.large and (inputs := case.make())}
-    assert small.keys() == {*kernel.schedules}, "a form has no small case"
-    for case in small.values():
-        assert inventory.landing_problems(kernel_name, cuda, headers, interior(goldens.make(kernel, replace(case, guards=()))).values()) == []
+    with law(kernel_name) as (kernel, problems):
+        _, cuda, headers = read(kernel_name)
+        small = {kernel.schedule_of(inputs): case for case in kernel.cases() if not case.large and (inputs := case.make())}
+        problems += [f"{kernel_name}: no small case {form}".rstrip() for form in kernel.schedules if form not in small]
+        for case in small.values():
+            inside = interior(goldens.make(kernel, replace(case, guards=())))
+            problems += inventory.landing_problems(kernel_name, cuda, headers, inside.values())
 
 
 def test_spelling(kernel_name):
-    assert inventory.spelling_problems(kernel_name, read(kernel_name)[0]) == []
-    for part, (text, taken) in parts(kernel_name).items():
-        assert inventory.spelling_problems(part, text, taken) == []
+    with law(kernel_name) as (_, problems):
+        problems += inventory.spelling_problems(kernel_name, module(kernel_name))
+        for part, (text, taken) in parts(kernel_name).items():
+            problems += inventory.spelling_problems(part, text, taken)
 
 
 @pytest.mark.parametrize("place", WORDS)
 def test_every_word_says_what_it_computes(place):
-    assert inventory.docstring_problems(place, FILES[place].read_text()) == []
+    told(inventory.docstring_problems(place, FILES[place].read_text()))
 
 
 @pytest.mark.parametrize("place", FILES)
 def test_files(place):
-    assert inventory.file_problems(place, FILES[place].read_text()) == []
+    told(inventory.file_problems(place, FILES[place].read_text()))
 
 
 # Violations
@@ -151,6 +169,25 @@ def test_a_step_may_be_spelled_in_a_header():
 )
 def test_a_launcher_with_other_parameters(old, new):
     assert inventory.launcher_problems("toy", changed(CUDA, old, new), SIGNATURE)
+
+
+@pytest.mark.parametrize("cuda", ["", 'extern "C" int tow(int form)'])
+def test_without_a_launcher_its_parameters_are_told(cuda):
+    want = 'toy.cu: no extern "C" int toy(const float* x, int64_t off, bf16* o, int64_t n, int64_t m, int form, cudaStream_t stream)'
+    assert inventory.launcher_problems("toy", cuda, SIGNATURE) == [want]
+
+
+def test_without_a_source_its_launcher_is_told(monkeypatch):
+    monkeypatch.setattr(Kernel, "load", lambda name: SimpleNamespace(signature=SIGNATURE))
+    with pytest.raises(KernelError, match=r'kernels_cuda/toy\.cu is missing; its launcher is extern "C" int toy\(const float\* x, int64_t off, '):
+        read("toy")
+
+
+def test_kernels_that_are_in_one_place_only():
+    assert inventory.place_problems({"a", "b"}, {"a", "b"}, {"a", "b"}) == []
+    assert inventory.place_problems({"a", "b"}, {"a"}, {"b", "c"}) == [
+        "kernels_cuda/b.cu is missing", "goldens/a/MANIFEST.json is missing", "goldens/c/MANIFEST.json is of no kernel: there is no references/c.py",
+    ]
 
 
 def test_plants_and_traces_that_are_missing():

@@ -1,6 +1,7 @@
 """The goldens see every mistake a kernel can make, or the kernel says why no input can show it."""
 
-from conformance.toy import BLIND, MINUS_ZERO, ORDINARY, pool, toy
+from conformance.laws import law, unless_drifted
+from conformance.toy import BLIND, MINUS_ZERO, ORDINARY, drifted, pool, toy
 from goldens import Golden, case_names, load, make
 from goldens.search import possible, shows, smallest_first
 from references.contract import Kernel
@@ -8,6 +9,8 @@ from references.contract import Kernel
 
 def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
     """What is wrong between the mistakes of a kernel, its small goldens' outputs and its BLIND, a line each."""
+    if not smallest_first(goldens):
+        return [f"{kernel.name} has no small golden: python -m goldens regenerate {kernel.name}"]
     found = possible(kernel, goldens, [kernel.pool(0, schedule) for schedule in kernel.schedules])
     seen = {key: next((g.case for g in smallest_first(goldens) if shows(kernel, g, mistake)), None) for key, mistake in found.items()}
     unseen = [f"no golden sees {found[key].sentence} ({key})" for key in found if seen[key] is None and not found[key].among(kernel.blind)]
@@ -15,11 +18,23 @@ def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
     wrong = [f"BLIND has {key}, but golden {seen[m.key]} sees {m.key}" for key, listed in meant.items() for m in listed if seen[m.key]]
     unknown = [f"BLIND has {key}, which is no mistake of {kernel.name}; those are {', '.join(found)}" for key, listed in meant.items() if not listed]
     unsaid = [f"BLIND has {key} without a reason" for key, reason in kernel.blind.items() if not reason.strip()]
-    return unseen + wrong + unknown + unsaid
+    return unless_drifted(kernel, goldens, unseen + wrong + unknown + unsaid)
 
 
 def test_mistakes(kernel_name):
-    assert complaints(Kernel.load(kernel_name), [load(kernel_name, case) for case in case_names(kernel_name)]) == []
+    with law(kernel_name) as (kernel, problems):
+        problems += complaints(kernel, [load(kernel_name, case) for case in case_names(kernel_name)])
+
+
+def test_of_an_emulator_that_drifted_nothing_else_is_told():
+    """It has none of the mistakes of S3.bf, and whatever differs from its goldens would seem to be seen by them."""
+    goldens = [make(toy(pool=pool), case) for case in (ORDINARY, MINUS_ZERO)]
+    lines = complaints(toy(drifted(), pool=pool), goldens)
+    assert lines == ["mend test_emulator first: the emulator does not give golden toy/minus_zero"]
+
+
+def test_without_goldens_that_alone_is_told():
+    assert complaints(toy(), []) == ["toy has no small golden: python -m goldens regenerate toy"]
 
 
 def test_complaints():
