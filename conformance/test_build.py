@@ -194,7 +194,16 @@ def test_absent_torch_is_explained(monkeypatch, capsys):
     assert command.main(["build"]) == 2
     assert "torch cannot be imported" in capsys.readouterr().err
     assert doctor.main() == 1
-    assert "build and run kernels: no" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "build and run kernels: no" in said and said.count("torch cannot be imported") == 1 and "GPU            not looked for" in said
+
+
+@pytest.mark.parametrize("listed", ["garbage", "8.0", ""])
+def test_the_arch_list_is_not_read(listed, monkeypatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
+    said = [check for check in doctor.checks() if check.name == "arch list"]
+    assert said == ([doctor.Check("arch list", None, f"TORCH_CUDA_ARCH_LIST is set to {listed!r}, which is not read: kernels are built for the GPU")]
+                    if listed else [])
 
 
 def test_absent_nvcc_is_explained(tmp_path):

@@ -31,6 +31,9 @@ def checks() -> Iterator[Check]:
     for package in ("numpy", "ml_dtypes", "numba"):
         yield _package(package)
     yield _tried("environment", lambda: toolchain.refuse_hidden_flags() or f"{', '.join(toolchain.REFUSED)} are not set")
+    archs = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    if archs:
+        yield Check("arch list", None, f"TORCH_CUDA_ARCH_LIST is set to {archs!r}, which is not read: kernels are built for the GPU")
     yield _tried("torch", lambda: "{0.__version__}, CUDA {0.version.cuda}".format(toolchain.require_torch()))
     yield _tried("ninja", lambda: toolchain.require_ninja() or shutil.which("ninja"))
     yield _tried("host compiler", _host_compiler)
@@ -90,7 +93,10 @@ def _host_compiler():
 
 
 def _gpu():
-    torch = toolchain.require_torch()
+    try:
+        torch = toolchain.require_torch()
+    except BuildError:
+        raise BuildError("not looked for: that takes a torch with CUDA") from None
     if not torch.cuda.is_available():
         raise BuildError("torch sees no GPU: is the driver loaded (nvidia-smi), and CUDA_VISIBLE_DEVICES not empty?")
     properties = torch.cuda.get_device_properties(0)
