@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, toy
+from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, right, toy
 from goldens import GoldenError
 from goldens.__main__ import main
-from goldens.files import npz_bytes, read_npz
-from goldens.regenerate import REFUSED, refusal, regenerate
+from goldens.files import MANIFEST, manifest_bytes, npz_bytes, read_manifest, read_npz
+from goldens.regenerate import REFUSED, refusal, regenerate, search_again
 from goldens.store import ROOT
 from goldens.verify import problems
 from references.__main__ import main as emulate
@@ -78,6 +78,85 @@ def test_drift_cannot_be_blessed(root):
     assert contents(root) == before
     assert "toy: 0 of 4 present goldens reproduce, 0 are new" in lines
     assert "  out.o: 4 of 32 elements changed, worst 5 ulp" in lines and "  land.S3.bf: gone" in lines
+
+
+def edit_manifest(root, change):
+    manifest = read_manifest(root / "toy")
+    change(manifest)
+    (root / "toy" / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+
+LOSSES = {
+    "an entry": lambda root: edit_manifest(root, lambda manifest: manifest["cases"].pop("ordinary")),
+    "that of a large case": lambda root: edit_manifest(root, lambda manifest: manifest["cases"].pop("many")),
+    "that of a search": lambda root: edit_manifest(root, lambda manifest: manifest["cases"].pop("searched")),
+    "all entries": lambda root: edit_manifest(root, lambda manifest: manifest["cases"].clear()),
+    "the manifest": lambda root: (root / "toy" / MANIFEST).unlink(),
+}
+
+
+@pytest.mark.parametrize("lost", LOSSES)
+def test_a_file_is_known_without_its_entry(root, lost):
+    """Drift is refused against the file; what reproduces gets its entry again."""
+    whole, lines = contents(root), []
+    LOSSES[lost](root)
+    before = contents(root)
+    with pytest.raises(GoldenError, match=r"ordinary, minus_zero, many, searched would change, .* nothing was written"):
+        regenerate(toy(drifted(), cases=(replace(ORDINARY, guards=()), MINUS_ZERO, MANY)), root, lines.append)
+    assert contents(root) == before
+    assert "toy: 0 of 4 present goldens reproduce, 0 are new" in lines and any("git checkout" in line for line in lines)
+    regenerate(toy(), root, quiet)
+    assert contents(root).keys() == whole.keys() and problems(toy(), root, rebuild=True) == []
+
+
+def test_no_version_is_above_one_that_is_not_known(root):
+    (root / "toy" / MANIFEST).unlink()
+    with pytest.raises(GoldenError, match=r"would change, and .*MANIFEST\.json, which says of what version they are, is missing.* git checkout"):
+        regenerate(toy(drifted(), version=2, cases=(replace(ORDINARY, guards=()), MINUS_ZERO, MANY)), root, quiet)
+    regenerate(toy(), root, quiet)
+    edit_manifest(root, lambda manifest: manifest.update(version=0))
+    with pytest.raises(GoldenError, match=r"MANIFEST\.json is damaged"):
+        regenerate(toy(drifted()), root, quiet)
+
+
+def test_damaged_file_without_an_entry(root):
+    """What it held is not known, so nothing may take its place."""
+    LOSSES["an entry"](root)
+    (root / "toy" / "ordinary.npz").write_bytes(b"")
+    with pytest.raises(GoldenError, match=r"ordinary\.npz is damaged .*restore it with git checkout"):
+        regenerate(toy(), root, quiet)
+
+
+def flushing():
+    """Subnormal inputs are zeros, which of the goldens only the searched one shows."""
+    whole = right()
+    return lambda x, w, off: whole(x * (np.abs(x) >= 2.0**-126), w, off)
+
+
+def test_a_search_blesses_no_drift(root):
+    """Not even one that only the golden shows which it would replace, or a large one."""
+    before = contents(root)
+    assert [line.split(":")[0] for line in problems(toy(flushing()), root, rebuild=True)] == ["toy/searched"]
+    with pytest.raises(GoldenError, match="toy/searched does not reproduce"):
+        search_again(toy(flushing()), root, quiet)
+    with pytest.raises(GoldenError, match="toy/many does not reproduce"):
+        search_again(toy(cases=(ORDINARY, MINUS_ZERO, replace(MANY, make=lambda: inputs(40, seed=3)))), root, quiet)
+    assert contents(root) == before
+    LOSSES["that of a search"](root)
+    with pytest.raises(GoldenError, match=r"MANIFEST\.json does not name searched, which is there: regenerate first"):
+        search_again(toy(flushing()), root, quiet)
+    LOSSES["the manifest"](root)
+    with pytest.raises(GoldenError, match=r"MANIFEST\.json is missing: restore it with git checkout; only where git has none"):
+        search_again(toy(), root, quiet)
+
+
+def test_new_goldens_are_named(root):
+    """Where a file went with its entry, only its name is left to say."""
+    lines = []
+    LOSSES["an entry"](root)
+    (root / "toy" / "ordinary.npz").unlink()
+    regenerate(toy(), root, lines.append)
+    assert "toy: neither MANIFEST.json nor a file has ordinary" in lines
 
 
 def test_changed_inputs_are_drift_too(root):

@@ -87,6 +87,23 @@ def test_a_walk_that_drifts_is_not_blessed(root, walked, versions, monkeypatch):
     assert contents(root) == before
 
 
+def test_a_file_is_known_without_its_entry(root, walked, versions, monkeypatch):
+    """Nor is drift blessed where the manifest lost a walk, or is missing, though a version rises then; what reproduces is named again."""
+    said, whole = [], read_manifest(root / steps.NAME)
+    edit_manifest(root, lambda manifest: manifest["cases"].pop("moe_chain"))
+    drifted = replace(walked, greedy=walked.greedy + 1)
+    rebuilt(monkeypatch, versions, moe_chain=drifted)
+    with pytest.raises(GoldenError, match="k3: moe_chain would change, but no version rose"):
+        steps.regenerate(root, say=said.append)
+    (root / steps.NAME / MANIFEST).unlink()
+    rebuilt(monkeypatch, versions | {"land": versions["land"] + 1}, moe_chain=drifted)
+    with pytest.raises(GoldenError, match=r"moe_chain would change, and .*MANIFEST\.json, .* is missing; nothing was written"):
+        steps.regenerate(root, say=said.append)
+    rebuilt(monkeypatch, versions)
+    steps.regenerate(root, say=said.append)
+    assert said[-1] == f"k3: 0 of {len(PLANS)} files written" and "git checkout" in said[0] and read_manifest(root / steps.NAME) == whole
+
+
 @pytest.mark.parametrize("raised", [steps.NAME, "land"])
 def test_a_raised_version_changes_a_walk(root, walked, versions, monkeypatch, raised):
     """That of the model, or of a kernel."""

@@ -7,7 +7,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,32 @@ def stored_sha256(path: Path) -> str | None:
         return None
 
 
+def recorded(folder: Path, say: Callable[[str], None], **more: type) -> dict:
+    """The manifest (`read_manifest`). Where there is none, which is said, just no cases: of what version its goldens are is not known."""
+    path = folder / MANIFEST
+    if path.exists():
+        return read_manifest(folder, **more)
+    say(f"{path} is missing: nothing is known of goldens without a file. Where git has it, restore it with git checkout and run this again")
+    return {"cases": {}}
+
+
+def assert_recorded(folder: Path, changed: Iterable[str]) -> None:
+    """GoldenError where goldens change and there is no manifest, for without their version no other can be above it."""
+    if changed and not (folder / MANIFEST).exists():
+        raise GoldenError(f"{', '.join(changed)} would change, and {folder / MANIFEST}, which says of what version they are, is missing; "
+                          f"nothing was written. Restore it with git checkout; only where git has none, remove the files that would change")
+
+
+def held_sha256(folder: Path, listed: Mapping[str, Mapping], cases: Iterable[str]) -> dict[str, str]:
+    """`payload_sha256` of the goldens that are there, by case: what the manifest's entries say, or the file of a case that has none.
+
+    GoldenError where such a file is damaged: what it held is not known.
+    """
+    files = {case: folder / f"{case}.npz" for case in cases if case not in listed}
+    unlisted = {case: payload_sha256(read_npz(path)) for case, path in files.items() if path.exists()}
+    return {case: entry["sha256"] for case, entry in listed.items()} | unlisted
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a golden file. GoldenError where it is missing, a Git LFS pointer, or damaged."""
     content = _content(path)
@@ -71,7 +97,8 @@ def read_manifest(folder: Path, **more: type) -> dict:
         raise GoldenError(f"{path} is damaged ({error}): restore it with git checkout") from None
     if isinstance(manifest, dict) and manifest.get("schema") != SCHEMA:
         raise GoldenError(f"{path} has schema {manifest.get('schema')!r}, this code reads {SCHEMA}")
-    if not (_has(manifest, version=int, cases=dict, **more) and all(_has(one, sentence=str, sha256=str) for one in manifest["cases"].values())):
+    whole = _has(manifest, version=int, cases=dict, **more) and all(_has(one, sentence=str, sha256=str) for one in manifest["cases"].values())
+    if not whole or manifest["version"] < 1:
         wanted = ", ".join(["a version", *more, "a sentence and a sha256 of every case"])
         raise GoldenError(f"{path} is damaged (it must have {wanted}): restore it with git checkout")
     return manifest
@@ -89,7 +116,8 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise GoldenError(f"{path} is missing: restore it with git checkout, or make it with python -m goldens regenerate") from None
+        todo = "restore it with git checkout; only where git has none, make it with python -m goldens regenerate"
+        raise GoldenError(f"{path} is missing: {todo}") from None
     if content.startswith(LFS):
         raise GoldenError(f"{path} is a Git LFS pointer and not the golden itself: run git lfs pull")
     return content

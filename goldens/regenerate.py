@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from goldens.diff import diff
-from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz, stored_sha256
+from goldens.files import MANIFEST, GoldenError, assert_recorded, held_sha256, read_manifest, read_npz, recorded, stored_sha256
 from goldens.search import search
-from goldens.store import ROOT, Golden, as_case, assert_guards, emulated, load, make, save, searched
+from goldens.store import ROOT, Golden, as_case, assert_guards, cases, emulated, load, make, save, searched
 from references.contract import Kernel
 
 REFUSED = 4
@@ -30,19 +30,19 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
 
     GoldenError, with nothing written, where a present golden changes and the schedule's version does not.
     """
-    recorded = _recorded(kernel, root)
-    if kernel.version < (recorded["version"] or 0):
-        raise GoldenError(f"{kernel.name}: version={kernel.version} in references/{kernel.name}.py is below {recorded['version']} of the goldens")
+    old = {"version": 0} | recorded(root / kernel.name, say)
+    if kernel.version < old["version"]:
+        raise GoldenError(f"{kernel.name}: version={kernel.version} in references/{kernel.name}.py is below {old['version']} of the goldens")
     built = [emulated(kernel, case) for case in kernel.cases()]
-    found, unseen = _found(kernel, built, recorded, root, say)
+    found, unseen = _found(kernel, built, old, root, say)
     built += found
     entries = {golden.case: golden.entry() for golden in built}
-    _judge(kernel, recorded, entries, built, root, say)
+    _judge(kernel, old, entries, built, root, say)
     for golden in built:
         assert_guards(kernel, golden)
     stale = [golden for golden in built if stored_sha256(root / kernel.name / f"{golden.case}.npz") != entries[golden.case]["sha256"]]
-    gone = recorded["cases"].keys() - entries.keys()
-    if stale or gone or recorded != {**recorded, "version": kernel.version, "cases": entries}:
+    gone = old["cases"].keys() - entries.keys()
+    if stale or gone or old != {**old, "version": kernel.version, "cases": entries}:
         save(kernel.name, kernel.version, stale, entries, root)
     for case in sorted(gone):
         (root / kernel.name / f"{case}.npz").unlink(missing_ok=True)
@@ -52,35 +52,32 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
 
 
 def search_again(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str, ...]:
-    """Search anew and write what is found alone. GoldenError where another small golden does not reproduce. Returns what stays unseen."""
-    recorded = _recorded(kernel, root)
-    if recorded["version"] != kernel.version:
-        raise GoldenError(f"{kernel.name}: goldens are of version {recorded['version']}, not {kernel.version}: regenerate first")
-    small = [emulated(kernel, case) for case in kernel.cases() if not case.large]
-    for golden in small:
+    """Search anew and write what is found alone. GoldenError where a golden does not reproduce. Returns what stays unseen."""
+    old = read_manifest(root / kernel.name)
+    if old["version"] != kernel.version:
+        raise GoldenError(f"{kernel.name}: goldens are of version {old['version']}, not {kernel.version}: regenerate first")
+    names = searched(kernel).values()
+    if unlisted := [name for name in names if name not in old["cases"] and (root / kernel.name / f"{name}.npz").exists()]:
+        raise GoldenError(f"{kernel.name}: {MANIFEST} does not name {', '.join(unlisted)}, which is there: regenerate first")
+    built = [emulated(kernel, case) for case in cases(kernel, root)]
+    for golden in built:
         if load(kernel.name, golden.case, root).entry()["sha256"] != golden.entry()["sha256"]:
             raise GoldenError(f"{kernel.name}/{golden.case} does not reproduce: a search against a drifted emulator shows nothing")
-    found, unseen = _search(kernel, small, kernel.schedules, say)
-    names = searched(kernel).values()
-    entries = {name: entry for name, entry in recorded["cases"].items() if name not in names}
+    found, unseen = _search(kernel, built, kernel.schedules, say)
+    entries = {name: entry for name, entry in old["cases"].items() if name not in names}
     save(kernel.name, kernel.version, found, entries | {golden.case: golden.entry() for golden in found}, root)
     for name in {*names} - {golden.case for golden in found}:
         (root / kernel.name / f"{name}.npz").unlink(missing_ok=True)
     return unseen
 
 
-def _recorded(kernel: Kernel, root: Path) -> dict:
-    folder = root / kernel.name
-    return read_manifest(folder) if (folder / MANIFEST).exists() else {"version": None, "cases": {}}
-
-
-def _found(kernel: Kernel, built: Sequence[Golden], recorded: dict, root: Path, say: Say) -> tuple[list[Golden], tuple[str, ...]]:
+def _found(kernel: Kernel, built: Sequence[Golden], old: dict, root: Path, say: Say) -> tuple[list[Golden], tuple[str, ...]]:
     """The searched goldens from their stored inputs, or from a search where there are none or a new schedule makes them show less."""
     goldens, todo = [], []
     for schedule, name in searched(kernel).items():
         try:
-            golden = emulated(kernel, as_case(load(kernel.name, name, root))) if name in recorded["cases"] else None
-            if golden and kernel.version > recorded["version"]:
+            golden = emulated(kernel, as_case(load(kernel.name, name, root))) if name in old["cases"] else None
+            if golden and kernel.version > old["version"]:
                 assert_guards(kernel, golden)
         except GoldenError as error:
             say(f"{error}; searching again")
@@ -98,21 +95,26 @@ def _search(kernel: Kernel, built: Sequence[Golden], schedules: Sequence[str], s
     return [make(kernel, one.case) for one in found if one.inputs], tuple(key for one in found for key in one.unseen)
 
 
-def _judge(kernel: Kernel, recorded: dict, entries: dict, built: Sequence[Golden], root: Path, say: Say) -> None:
+def _judge(kernel: Kernel, old: dict, entries: dict, built: Sequence[Golden], root: Path, say: Say) -> None:
     """Show which present goldens reproduce and how the others change; GoldenError if they may not."""
-    present = [golden for golden in built if golden.case in recorded["cases"]]
-    changed = [golden for golden in present if recorded["cases"][golden.case]["sha256"] != entries[golden.case]["sha256"]]
-    say(f"{kernel.name}: {len(present) - len(changed)} of {len(present)} present goldens reproduce, {len(built) - len(present)} are new")
+    held = held_sha256(root / kernel.name, old["cases"], entries)
+    present = [golden for golden in built if golden.case in held]
+    changed = [golden for golden in present if held[golden.case] != entries[golden.case]["sha256"]]
+    new = [golden.case for golden in built if golden.case not in held]
+    say(f"{kernel.name}: {len(present) - len(changed)} of {len(present)} present goldens reproduce, {len(new)} are new")
+    if new and present:
+        say(f"{kernel.name}: neither {MANIFEST} nor a file has {', '.join(new)}")
     for golden in changed:
-        old, new = recorded["cases"][golden.case]["sha256"], entries[golden.case]["sha256"]
-        say(f"{kernel.name}/{golden.case}: {old[:12]} -> {new[:12]}")
+        unlisted = "" if golden.case in old["cases"] else f" ({MANIFEST} does not name it: restore that with git checkout)"
+        say(f"{kernel.name}/{golden.case}: {held[golden.case][:12]} -> {entries[golden.case]['sha256'][:12]}{unlisted}")
         for line in changes(golden, root):
             say(f"  {line}")
-    if changed and kernel.version == recorded["version"]:
-        names = ", ".join(golden.case for golden in changed)
+    names = [golden.case for golden in changed]
+    assert_recorded(root / kernel.name, names)
+    if changed and kernel.version == old["version"]:
         raise GoldenError(
-            f"{kernel.name}: {names} would change, but the schedule is still version {kernel.version}; nothing was written. If the emulator "
-            f"should give what it gave, mend it. If the schedule or a case's inputs are meant to change, raise version= in "
+            f"{kernel.name}: {', '.join(names)} would change, but the schedule is still version {kernel.version}; nothing was written. "
+            f"If the emulator should give what it gave, mend it. If the schedule or a case's inputs are meant to change, raise version= in "
             f"references/{kernel.name}.py to {kernel.version + 1} (or give the case a new name) and run this again")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from goldens import files
 from goldens.files import MANIFEST, SCHEMA, GoldenError, manifest_bytes, npz_bytes, payload_sha256, read_manifest, read_npz, stored_sha256, write_all
 from goldens.store import ROOT
 from goldens.walked import Walk
@@ -70,8 +71,11 @@ def regenerate(root: Path = ROOT, say: Callable[[str], None] = print) -> None:
     cases = {case: entry(case, one) for case, one in made.items()}
     manifest = {"schema": SCHEMA, "kernel": NAME, "version": VERSION, "kernels": dict(sorted(versions.items())), "cases": cases}
     folder = root / NAME
-    old = read_manifest(folder, kernels=dict) if (folder / MANIFEST).exists() else manifest | {"cases": {}}
-    _judge(old, manifest)
+    old = manifest | files.recorded(folder, say, kernels=dict)
+    held = files.held_sha256(folder, old["cases"], cases)
+    changed = [case for case, one in cases.items() if held.get(case, one["sha256"]) != one["sha256"]]
+    files.assert_recorded(folder, changed)
+    _judge(old, manifest, changed)
     stale = {f"{case}.npz": npz_bytes(one.arrays()) for case, one in made.items() if stored_sha256(folder / f"{case}.npz") != cases[case]["sha256"]}
     if stale or old != manifest:
         write_all(folder, stale | {MANIFEST: manifest_bytes(manifest)})
@@ -81,14 +85,13 @@ def regenerate(root: Path = ROOT, say: Callable[[str], None] = print) -> None:
     say(f"{NAME}: {len(stale)} of {len(made)} files written")
 
 
-def _judge(old: dict, new: dict) -> None:
-    """GoldenError where a version falls, or a walk changes and no version rises; a kernel that comes or goes is neither."""
+def _judge(old: dict, new: dict, changed: Sequence[str]) -> None:
+    """GoldenError where a version falls, or walks change and no version rises; a kernel that comes or goes is neither."""
     before, now = ({NAME: manifest["version"]} | manifest["kernels"] for manifest in (old, new))
     both = sorted(before.keys() & now.keys())
     for name in both:
         if now[name] < before[name]:
             raise GoldenError(f"{NAME}: version {now[name]} of {name} is below {before[name]} of the goldens; nothing was written")
-    changed = [case for case in old["cases"] if case in new["cases"] and old["cases"][case]["sha256"] != new["cases"][case]["sha256"]]
     if changed and not any(now[name] > before[name] for name in both):
         raise GoldenError(f"{NAME}: {', '.join(changed)} would change, but no version rose; nothing was written. See python -m references k3 bisect; "
                           f"if the model should change, raise VERSION in goldens/steps.py to {VERSION + 1}")
