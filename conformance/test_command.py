@@ -38,8 +38,16 @@ def test_damaged_inputs(damage, capsys, tmp_path):
     damaged = {"empty": b"", "text": b"text", "cut": content[: len(content) // 2], "a byte is another": content.replace(b"\x07", b"\x08", 1),
                "no array": content.replace(b"\x93NUMPY", b"\x93NUMPX"), "one array alone": content[array : content.index(b"PK", array)]}
     path.write_bytes(damaged[damage])
-    assert f"{path} is damaged or no .npz of arrays (" in refused(capsys, "run", "land", str(path), "-o", str(tmp_path / "out.npz"))
+    said = f"error: {path} is damaged or not an .npz of arrays ({len(damaged[damage])} bytes): write it with numpy.savez\n"
+    assert refused(capsys, "run", "land", str(path), "-o", str(tmp_path / "out.npz")) == said
     assert not (tmp_path / "out.npz").exists()
+
+
+def test_outputs_that_cannot_be_written(capsys, tmp_path):
+    np.savez(tmp_path / "in.npz", p=np.zeros((1, 1, 3), np.float32), off=0, n=3)
+    reasons = {".": "Is a directory", "none/out.npz": "No such file or directory", "in.npz/out.npz": "Not a directory"}
+    for path, why in ((tmp_path / place, why) for place, why in reasons.items()):
+        assert refused(capsys, "run", "land", str(tmp_path / "in.npz"), "-o", str(path)).endswith(f"{why}: '{path}'\n")
 
 
 def test_inputs_that_are_not_there(capsys, tmp_path):

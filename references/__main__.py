@@ -58,8 +58,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(content)) as file:
             return {name: file[name] for name in file.files}
-    except (BadZipFile, zlib.error, EOFError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or no .npz of arrays ({error}): write it with numpy.savez") from None
+    except (BadZipFile, zlib.error, EOFError, OSError, RuntimeError, TypeError, ValueError):  # what numpy says of these is of pickles
+        raise ValueError(f"{path} is damaged or not an .npz of arrays ({len(content)} bytes): write it with numpy.savez") from None
 
 
 def bench(args: argparse.Namespace) -> int:
