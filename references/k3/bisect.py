@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +92,17 @@ def rows(config: Config, backend: Backend, transport: str, tokens: Iterable[int]
     return found
 
 
-def bisect(config: Config, base: Backend, other: Backend, transport: str, tokens: list[int]) -> Iterable[str]:
-    """One line for the first call that differs, and one for each kernel that does: what it does to the logits when it alone is swapped."""
+def bisect(config: Config, base: Backend, other: Backend, transport: str, tokens: list[int], planted: Sequence[str] = ()) -> Iterator[str]:
+    """One line for the first call that differs, and one for each kernel that does: what it does to the logits when it alone is swapped.
+
+    planted: kernels of which something is to be learnt. ValueError where one is never called: no bit of it would be seen.
+    """
     watch = Lockstep(base, other)
     want = rows(config, base, transport, tokens, watch)
+    called = {kernel for _, _, kernel in watch.calls}
+    for kernel in planted:
+        if kernel not in called:
+            raise ValueError(f"{kernel} is never called in these steps, which call {', '.join(sorted(called))}")
     if not watch.found:
         return
     yield f"first: {watch.found[0]}"
