@@ -139,6 +139,34 @@ def test_what_the_backend_interrupts_may_be_done_again(engine, monkeypatch):
             engine.release(0)
 
 
+def test_a_round_that_its_lane_interrupts_may_be_run_again(engine, monkeypatch):
+    """Of two slots, wherever their rows are uploaded: no slot is committed, and the rings, which went round, hold what they did."""
+    lane, backend = Lane(SMALL, engine.model.backend, 2), engine.model.backend
+    held = Engine(engine.model, slots=2, lane=lane)
+    for slot in (0, 1):
+        held.prefill(slot, [slot + 1] * 140)
+    held.verify({0: [1], 1: [2]})
+
+    def carried() -> list:
+        return [everything(held), lane.length.tolist(), *(lane.recent(slot).tobytes() for slot in (0, 1))]
+
+    before, uploads, upload = carried(), [0], backend.upload
+
+    def interrupted(array):
+        uploads[0] -= 1
+        if uploads[0] < 0:
+            raise Interrupted
+        return upload(array)
+
+    for uploads[0] in (0, 1):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(backend, "upload", interrupted)
+            held.verify({0: [1, 2, 3], 1: [2]})
+        assert carried() == before
+    held.verify({0: [], 1: [2]})
+    assert lane.length.tolist() == held.pages.length.tolist() and carried() != before
+
+
 def test_a_nan_logit_ends_the_first_round(engine):
     """And the engine may still step."""
     engine.state.memory[0][0, 1] = np.nan

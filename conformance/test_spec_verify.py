@@ -103,9 +103,9 @@ def moved(part: Part, **by: int) -> Part:
 def rejected_features():
     right = Rounds._commit
 
-    def plant(self, part, tokens, features):
-        right(self, part, tokens, features)
-        self.lane.append(part.slot, features[part.anchor + len(tokens) : part.stop], part.fresh - len(tokens))
+    def plant(self, part, tokens):
+        right(self, part, tokens)
+        self.lane.length[part.slot] += part.fresh - len(tokens)
 
     return Rounds, "_commit", plant
 
@@ -143,9 +143,9 @@ def stale_state():
 def committing(change):
     right = Rounds._commit
 
-    def plant(self, part, tokens, features):
+    def plant(self, part, tokens):
         before = self.tails[part.slot]
-        right(self, part, tokens, features)
+        right(self, part, tokens)
         change(self, part, before, self.tails[part.slot])
 
     return Rounds, "_commit", plant

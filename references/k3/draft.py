@@ -31,15 +31,23 @@ def room(config: Config, length: int) -> int:
 
 
 class Lane:
-    """rows: bf16 [slots, WINDOW, taps * hidden], a ring for each slot, NaN where nothing was appended. length: tokens of each slot so far."""
+    """rows: bf16 [slots, WINDOW + 1 + drafts, taps * hidden], a ring for each slot, NaN where nothing was written. length: tokens of each slot.
+
+    Behind the window a round has room: its rows are written before it is known which of them stay, and cost none of those before.
+    """
 
     def __init__(self, config: Config, backend: Backend, slots: int):
         self.config, self.backend, self.length = config, backend, np.zeros(slots, np.int64)
-        self.empty = np.full((WINDOW, len(config.taps) * config.hidden), NAN, np.uint16).view(BF16)
+        self.empty = np.full((WINDOW + 1 + config.drafts, len(config.taps) * config.hidden), NAN, np.uint16).view(BF16)
         self.rows = backend.upload(np.stack([self.empty] * slots))
 
     def append(self, slot: int, features: Array, count: int) -> None:
         """The first `count` rows of features bf16 [t, taps * hidden], of tokens that stay. ValueError, and nothing changed, where they do not fit."""
+        self.write(slot, features, count)
+        self.length[slot] += count
+
+    def write(self, slot: int, features: Array, count: int) -> None:
+        """As `append`, without a change of `length`: until that counts them, the rows are not there, and the next ones take their place."""
         length = self._length(slot)
         if tuple(features.shape[1:]) != self.empty.shape[1:]:
             raise ValueError(f"features must be [t, {self.empty.shape[1]}], got {list(features.shape)}")
@@ -47,9 +55,8 @@ class Lane:
             raise ValueError(f"count must be 0 .. {len(features)}, the rows of features, got {count}")
         if length + count > ceiling(self.config):
             raise ValueError(f"count must leave slot {slot} within {ceiling(self.config)} tokens, got {length} + {count}")
-        first = max(0, count - WINDOW)
+        first = max(0, count - len(self.empty))
         self.rows[slot, self._places(length + first, length + count)] = features[first:count]
-        self.length[slot] += count
 
     def recent(self, slot: int) -> Array:
         """bf16 [n, taps * hidden]: the last rows, oldest first, WINDOW at most."""
@@ -67,7 +74,7 @@ class Lane:
         return int(self.length[slot])
 
     def _places(self, start: int, stop: int) -> Array:
-        return self.backend.upload(np.arange(start, stop) % WINDOW)
+        return self.backend.upload(np.arange(start, stop) % len(self.empty))
 
 
 class Drafter:

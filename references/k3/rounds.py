@@ -69,6 +69,8 @@ class Rounds:
         try:
             self._fill(parts, drafts)
             found, ids, features = self._replayed(parts) if graph else self._verify(parts, watch)
+            for part in parts if self.lane else ():
+                self.lane.write(part.slot, features[part.anchor : part.stop], part.fresh)
             said = self._said(parts, drafts, ids)
             nan = {slot: [] for slot, tokens in said.items() if tokens[-1] == NOT_A_TOKEN}
             kept = {} if nan else said
@@ -78,7 +80,7 @@ class Rounds:
         if nan:
             return self.run({**drafts, **nan}, graph, watch)
         for part in parts:
-            self._commit(part, kept[part.slot], features)
+            self._commit(part, kept[part.slot])
         return {part.slot: Round(len(kept[part.slot]) - 1, kept[part.slot], found[part.first : part.first + part.fresh]) for part in parts}
 
     def _said(self, parts: Sequence[Part], drafts: Mapping[int, Sequence[int]], ids: Array) -> dict[int, list[int]]:
@@ -124,10 +126,10 @@ class Rounds:
         graph.replay()
         return results
 
-    def _commit(self, part: Part, tokens: list[int], features: Array | None) -> None:
-        """The replayed rows are in the state; the anchor and the drafts that stay are pending."""
+    def _commit(self, part: Part, tokens: list[int]) -> None:
+        """The replayed rows are in the state, the lane's are written; the anchor and the drafts that stay are pending. Nothing here can fail."""
         tail = self.tails[part.slot]
         if self.lane:
-            self.lane.append(part.slot, features[part.anchor : part.anchor + len(tokens)], len(tokens))
+            self.lane.length[part.slot] += len(tokens)
         parity = 1 - tail.parity if part.replay else tail.parity
         self.tails[part.slot] = Tail(tokens[-1], parity, [tail.anchor, *tokens[:-1]])
