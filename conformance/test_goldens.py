@@ -1,5 +1,6 @@
 """The goldens that are here: whole, complete, and nobody else's. What must not pass is shown on copies of a toy kernel."""
 
+import shutil
 from dataclasses import replace
 
 import ml_dtypes
@@ -8,10 +9,11 @@ import pytest
 
 from conformance.toy import MANY, MINUS_ZERO, ORDINARY, columns, drifted, inputs, toy
 from goldens import Golden, GoldenError, load, make
+from goldens.__main__ import main
 from goldens.files import MANIFEST, manifest_bytes, npz_bytes, read_manifest, read_npz
 from goldens.regenerate import regenerate
 from goldens.rows import digest_rows
-from goldens.store import save
+from goldens.store import ROOT, save
 from goldens.verify import problems, strangers
 from references.contract import Case, Kernel, kernels
 from references.contract.inputs import BF16, F32, from_bits
@@ -23,12 +25,27 @@ def root(tmp_path):
     return tmp_path
 
 
+def assert_none(lines):
+    """These lines say what is wrong, so nothing else is printed."""
+    __tracebackhide__ = True
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)
+
+
 def test_goldens(kernel_name):
-    assert problems(Kernel.load(kernel_name)) == []
+    assert_none(problems(Kernel.load(kernel_name)))
+
+
+def test_lines_alone_are_shown():
+    assert_none([])
+    with pytest.raises(pytest.fail.Exception) as failed:
+        assert_none(["one", "another"])
+    assert (failed.value.msg, failed.value.pytrace) == ("one\nanother", False)
 
 
 def test_every_folder_is_a_kernels(tmp_path):
-    assert kernels() and strangers() == []
+    assert kernels()
+    assert_none(strangers())
     (tmp_path / "renamed_kernel").mkdir()
     assert "renamed_kernel belongs to no kernel" in strangers(tmp_path)[0]
 
@@ -117,10 +134,37 @@ def test_orphans_and_missing(root):
     (root / "toy" / "left_over.npz").unlink()
     assert "toy/many: an orphan, cases() has no such case" in problems(toy(cases=(ORDINARY, MINUS_ZERO)), root)[0]
     new = replace(MINUS_ZERO, name="new")
-    assert "toy/new: no golden" in problems(toy(cases=(ORDINARY, MINUS_ZERO, MANY, new)), root)[0]
+    assert problems(toy(cases=(ORDINARY, MINUS_ZERO, MANY, new)), root) == ["toy/new: no golden: run python -m goldens regenerate toy"]
     other = replace(ORDINARY, why="another purpose")
     assert "toy/ordinary: its sentence or guards are not those of cases()" in problems(toy(cases=(other, MINUS_ZERO, MANY)), root)[0]
     assert "goldens of schedule version 1, references/toy.py has 2" in problems(toy(version=2), root)[0]
+
+
+@pytest.mark.parametrize("case", ["ordinary", "many", "searched"])
+def test_deleted_entry(root, case):
+    """One order, and not that the file should go."""
+    manifest = read_manifest(root / "toy")
+    del manifest["cases"][case]
+    (root / "toy" / MANIFEST).write_bytes(manifest_bytes(manifest))
+    assert problems(toy(), root) == [f"{root}/toy/{case}.npz: MANIFEST.json does not name it: run python -m goldens regenerate toy"]
+
+
+def test_everything_wrong_is_listed(root):
+    """A guard that fails, or a damaged file, does not hide the drift of later cases."""
+    drift = replace(MANY, make=lambda: inputs(40, seed=3))
+    (root / "toy" / "searched.npz").write_bytes(b"")
+    found = problems(toy(cases=(replace(ORDINARY, guards=("S1.zero:minus_zero",)), MINUS_ZERO, drift)), root, rebuild=True)
+    guard = "case toy/ordinary exists for S1.zero:minus_zero, but its outputs do not move under it: mend the emulator, or give the case inputs"
+    assert found[0].startswith("toy/ordinary: its sentence or guards") and "searched.npz is damaged" in found[1] and found[2].startswith(guard)
+    assert found[3].startswith("toy/many: emulator != golden: digest.o: ") and len(found) == 4
+
+
+def test_one_problem(tmp_path, capsys):
+    shutil.copytree(ROOT / "add2", tmp_path / "add2")
+    command = ["--folder", str(tmp_path), "verify", "add2"]
+    assert main(command) == 0 and capsys.readouterr().out.endswith(", 0 problems\n")
+    (tmp_path / "add2" / "stray.npz").write_bytes(b"")
+    assert main(command) == 1 and capsys.readouterr().out.endswith(", 1 problem\n")
 
 
 def test_rebuilding_sees_a_drifted_emulator(root):

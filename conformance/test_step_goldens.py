@@ -80,6 +80,9 @@ def test_a_walk_that_drifts_is_not_blessed(root, walked, versions, monkeypatch):
     rebuilt(monkeypatch, versions, moe_chain=drifted)
     assert list(steps.problems(root, rebuild=True)) == [
         "k3/moe_chain: the emulators give other steps: see python -m references k3 bisect, or run python -m goldens regenerate k3"]
+    (root / steps.NAME / "deep.npz").rename(root / "deep.npz")
+    assert ["deep.npz is missing" in line or "the emulators give other steps" in line for line in steps.problems(root, rebuild=True)] == [True, True]
+    (root / "deep.npz").rename(root / steps.NAME / "deep.npz")
     for kernels in (versions, versions | {"new_kernel": 1}, {name: version for name, version in versions.items() if name != "argmax"}):
         rebuilt(monkeypatch, kernels, moe_chain=drifted)
         with pytest.raises(GoldenError, match="k3: moe_chain would change, but no version rose"):

@@ -52,7 +52,8 @@ def verify(args: argparse.Namespace) -> int:
     folders = [kernel.name for kernel in chosen] + ([steps.NAME] if _with_steps(args) else [])
     count = sum(len(case_names(name, args.folder)) for name in folders)
     how = "rebuilt and compared" if args.regenerate else "checked against their manifests"
-    print(f"{count} goldens of {', '.join(args.kernels) or f'{len(chosen)} kernels and {steps.NAME}'} {how}, {len(found)} problems")
+    whose = ", ".join(args.kernels) or f"{len(chosen)} kernels and {steps.NAME}"
+    print(f"{count} goldens of {whose} {how}, {len(found)} problem{'s' * (len(found) != 1)}")
     return int(bool(found))
 
 

@@ -102,11 +102,14 @@ def problems(root: Path = ROOT, rebuild: bool = False) -> Iterator[str]:
     todo = f"run python -m goldens regenerate {NAME}"
     try:
         manifest = read_manifest(root / NAME, kernels=dict)
-        for case in PLANS:
-            load(case, root)
     except GoldenError as error:
         yield str(error)
         return
+    for case in manifest["cases"]:
+        try:
+            load(case, root)
+        except GoldenError as error:
+            yield str(error)
     versions = {name: Kernel.load(name).version for name in kernel_names() if name in manifest["kernels"]}
     if (manifest["version"], manifest["kernels"]) != (VERSION, versions):
         yield f"{NAME}: made by other versions of the model or its kernels: {todo}"
@@ -115,7 +118,7 @@ def problems(root: Path = ROOT, rebuild: bool = False) -> Iterator[str]:
     for path in sorted((root / NAME).iterdir()):
         if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in PLANS):
             yield f"{path}: an orphan, there is no such walk: remove it"
-    for case in PLANS if rebuild else ():
+    for case in [case for case in PLANS if case in manifest["cases"]] if rebuild else ():
         if entry(case, make(case)[0])["sha256"] != manifest["cases"][case]["sha256"]:
             yield f"{NAME}/{case}: the emulators give other steps: see python -m references k3 bisect, or {todo}"
 

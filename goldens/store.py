@@ -94,12 +94,14 @@ def assert_guards(kernel: Kernel, golden: Golden) -> None:
         outputs = golden.samples
     name = f"case {golden.kernel}/{golden.case}"
     present = mistakes(kernel, [inputs])
+    todo = "mend the emulator, or give the case inputs that show it, or take it from the case's guards"
     for key in golden.guards:
         guarded = next((mistake for mistake in present if mistake.among([key])), None)
         if guarded is None:
-            raise GoldenError(f"{name} exists for {key}, which cannot happen on its inputs; what can: {', '.join(m.key for m in present)}")
+            possible = ", ".join(mistake.key for mistake in present)
+            raise GoldenError(f"{name} exists for {key}, which cannot happen on its inputs: {todo}; what can happen: {possible}")
         if not moved(emulate_with(kernel, guarded, inputs), outputs):
-            raise GoldenError(f"{name} exists for {key}, but its outputs do not move under it")
+            raise GoldenError(f"{name} exists for {key}, but its outputs do not move under it: {todo}")
 
 
 def searched(kernel: Kernel) -> dict[str, str]:
