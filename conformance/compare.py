@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 
 from references.arith.bits import NAN_DISTANCE, ulp_distance
-from references.contract.signature import BITS
+from references.contract.signature import BITS, DTYPES
 
 KINDS = ("1 ulp", "more ulp", "sign of zero", "NaN payload", "NaN vs number", "finite vs infinite", "value")  # value: of integers
 BEYOND = ("", "NaN payload", "NaN vs number", "not comparable")  # what is worse than any distance, the worst last
-FLOATS = {np.dtype(ml_dtypes.bfloat16): ("bf16", 7), np.dtype(np.float32): ("f32", 23)}  # dtype -> kind, stored significand bits
+BF16, F32, E4M3 = (DTYPES[name] for name in ("bf16", "f32", "e4m3"))
+FLOATS = {BF16: 7, F32: 23, E4M3: 3}  # dtype -> stored significand bits
 
 
 @dataclass(frozen=True)
 class Row:
-    """One element that differs: bit patterns, their distance in ulp (None where there is none) and the kind of difference."""
+    """One element that differs: bit patterns, their distance in ulp or of integers (None where there is none) and the kind of difference."""
 
     index: tuple[int, ...]
     got: int
@@ -33,7 +33,7 @@ class Difference:
 
     problem:   a sentence where elements cannot be compared (shape, dtype, unwritten); then there are no counts
     counts:    elements by kind, in the order of KINDS, none of them 0
-    worst:     largest distance in ulp between numbers
+    worst:     largest distance between numbers, in ulp; of integers their difference
     histogram: elements by signed power of two of their distance: +3 is 4..7 ulp above, -1 is 1 ulp below, 0 is a zero of the other sign
     rows:      the first few, in index order
     """
@@ -59,28 +59,35 @@ class Difference:
 
     @property
     def worst_text(self) -> str:
-        """`3 ulp`, or what is worse than any distance."""
-        return BEYOND[self.severity[0]] or f"{self.worst} ulp"
+        """`3 ulp`, of integers `off by 3`, or what is worse than any distance."""
+        return BEYOND[self.severity[0]] or (f"{self.worst:,} ulp" if self.floats else f"off by {self.worst:,}")
+
+    @property
+    def floats(self) -> bool:
+        """Whether distances are in ulp."""
+        return self.dtype in {stored.name for stored in FLOATS}
 
     def headline(self, got: str = "device", want: str = "golden") -> str:
         """One self-sufficient line."""
-        if self.problem:
-            return f"{self.name}: {self.problem}"
-        first = self.rows[0]
+        return f"{self.name}: {self.problem}" if self.problem else f"{self.name} differs {self.extent(got, want)}"
+
+    def extent(self, got: str = "device", want: str = "golden") -> str:
+        """In how many elements, how far, and the first of them."""
+        first, worst = self.rows[0], f"worst {self.worst_text}" if self.floats else f"{self.worst_text} at most"
         return (
-            f"{self.name} differs in {self.count:,} of {self.elements:,} ({share(self.count, self.elements)}), worst {self.worst_text}, first at "
-            f"{list(first.index)}: {got} {show(first.got, self.dtype)}, {want} {show(first.want, self.dtype)}"
+            f"in {self.count:,} of {self.elements:,} ({share(self.count, self.elements)}), {worst}, first at {list(first.index)}: "
+            f"{got} {show(first.got, self.dtype)}, {want} {show(first.want, self.dtype)}"
         )
 
     def table(self, got: str = "device", want: str = "golden") -> list[str]:
-        """The rows, one line each: index, both values, distance, sign|exponent|significand of both."""
+        """The rows, one line each: index, both values, distance, of floats sign|exponent|significand of both."""
         if not self.rows:
             return []
-        lines = [("index", got, want, "ulp", f"{got} s|exponent|significand", want)]
+        lines = [("index", got, want, *(("ulp", f"{got} s|exponent|significand", want) if self.floats else ("off by",)))]
         for row in self.rows:
-            ulp = f"{row.ulp:+,}" if row.ulp else row.kind
-            parts = (fields(bits, self.dtype) for bits in (row.got, row.want))
-            lines.append((str(list(row.index)), show(row.got, self.dtype), show(row.want, self.dtype), ulp, *parts))
+            apart = f"{row.ulp:+,}" if row.ulp else row.kind
+            parts = (fields(bits, self.dtype) for bits in (row.got, row.want)) if self.floats else ()
+            lines.append((str(list(row.index)), show(row.got, self.dtype), show(row.want, self.dtype), apart, *parts))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
@@ -133,7 +140,9 @@ def _classify(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray
     """Index in KINDS and signed ulp of each pair of unequal patterns."""
     if dtype not in FLOATS:
         return np.full(a.shape, KINDS.index("value")), a.view(dtype).astype(np.int64) - b.view(dtype).astype(np.int64)
-    ulp = ulp_distance(a, b, FLOATS[dtype][0])
+    if dtype == E4M3:
+        a, b, dtype = _as_steps(a), _as_steps(b), BF16
+    ulp = ulp_distance(a, b, "bf16" if dtype == BF16 else "f32")
     infinity = int(np.array(np.inf, dtype).view(a.dtype))
     size_a, size_b = (x & (2 ** (8 * a.itemsize - 1) - 1) for x in (a, b))
     tests = [
@@ -146,6 +155,12 @@ def _classify(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray
     names = ("NaN payload", "NaN vs number", "finite vs infinite", "sign of zero", "1 ulp")
     kinds = np.select(tests, [KINDS.index(name) for name in names], KINDS.index("more ulp"))
     return kinds, np.where(tests[0], NAN_DISTANCE, ulp)
+
+
+def _as_steps(codes: np.ndarray) -> np.ndarray:
+    """e4m3 codes as bf16 patterns as many steps apart: subnormal ones, and a NaN for a NaN."""
+    size = (codes & 0x7F).astype(np.uint16)
+    return (codes.astype(np.uint16) & 0x80) << 8 | np.where(size == 0x7F, np.uint16(0x7FFF), size)
 
 
 def _histogram(ulp: np.ndarray) -> dict[int, int]:
@@ -176,9 +191,7 @@ def show(bits: int, dtype: str) -> str:
 
 
 def fields(bits: int, dtype: str) -> str:
-    """`0|01111111|0000001`; a non-float in plain binary."""
-    for stored, (_, significand) in FLOATS.items():
-        if stored.name == dtype:
-            text = f"{bits:0{8 * stored.itemsize}b}"
-            return f"{text[0]}|{text[1:-significand]}|{text[-significand:]}"
-    return f"{bits:0{8 * np.dtype(dtype).itemsize}b}"
+    """Of a float: `0|01111111|0000001`."""
+    stored, significand = next((d, significand) for d, significand in FLOATS.items() if d.name == dtype)
+    text = f"{bits:0{8 * stored.itemsize}b}"
+    return f"{text[0]}|{text[1:-significand]}|{text[-significand:]}"

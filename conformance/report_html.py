@@ -61,7 +61,7 @@ def _failure(one: Mapping) -> str:
 
 
 def _figure(name: str, histogram: Mapping[str, int]) -> str:
-    return f"<figure>{histogram_svg(histogram)}<figcaption>{escape(name)}: elements that differ, by signed ulp</figcaption></figure>"
+    return f"<figure>{histogram_svg(histogram)}<figcaption>{escape(name)}: elements that differ, by signed distance</figcaption></figure>"
 
 
 def floor_section(entries: Mapping[str, Mapping]) -> str:

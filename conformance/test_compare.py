@@ -6,6 +6,7 @@ import pytest
 
 from conformance.compare import KINDS, Difference, compare, compare_all, fields, share, show
 from references.contract.inputs import BF16, F32, from_bits
+from references.contract.signature import DTYPES
 
 ONE, NEXT, BELOW_2, TWO = 0x3F80, 0x3F81, 0x3FFF, 0x4000
 PAIRS = {  # bf16 got, want: kind, signed ulp
@@ -52,6 +53,27 @@ def test_what_others_pass():
     quiet, other = from_bits([0x7FC00000], F32), from_bits([0x7FFFFFFF], F32)
     np.testing.assert_allclose(quiet, other)
     assert compare("o", quiet, other).counts == {"NaN payload": 1}
+
+
+def test_e4m3():
+    """A landing of quantised values: steps of its codes, through zero; it has a NaN of either sign and no infinity."""
+    def pair(a, b):
+        found = compare("q", *(np.array([code], np.uint8).view(DTYPES["e4m3"]) for code in (a, b)))
+        return found.counts, found.rows[0].ulp
+
+    assert pair(0x39, 0x38) == ({"1 ulp": 1}, 1) and pair(0x81, 0x01) == ({"more ulp": 1}, -2) and pair(0x80, 0x00) == ({"sign of zero": 1}, 0)
+    assert pair(0x7E, 0xFE) == ({"more ulp": 1}, 252) and pair(0x7F, 0xFF) == ({"NaN payload": 1}, None)
+    assert pair(0x7E, 0x7F) == ({"NaN vs number": 1}, None)
+    assert fields(0xB9, "float8_e4m3fn") == "1|0111|001" and show(0x38, "float8_e4m3fn") == "0x38 (1)"
+
+
+def test_integers_are_off_by_a_number():
+    found = compare("id", np.array([3, 20000], np.int32), np.array([5, 9], np.int32))
+    assert found.headline() == (
+        "id differs in 2 of 2 (100 %), off by 19,991 at most, first at [0]: device 0x00000003 (3), golden 0x00000005 (5)")
+    assert found.worst_text == "off by 19,991"
+    head, first, second = found.table()
+    assert head.split() == ["index", "device", "golden", "off", "by"] and first.split()[-1] == "-2" and second.split()[-1] == "+19,991"
 
 
 def test_every_kind_has_a_case():

@@ -46,9 +46,9 @@ def test_cuda(golden, request):
             raise RuntimeError("it does not compile")
 """
 TABLE = """\
-kernel           lane      cases  exact  mismatch  error  not run  worst ulp   build
-land             emulator      3      3         0      0        0          0       -
-land             device        3      1         1      0        1   10485760  12.5 s"""
+kernel           lane      cases  exact  mismatch  error  not run   worst ulp   build
+land             emulator      3      3         0      0        0           0       -
+land             device        3      1         1      0        1  10,485,760  12.5 s"""
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_json_and_junit(both):
     assert made["gate"].startswith("GATE  ") and made["build_seconds"] == {"land": 12.5}
     case = next(e for e in ElementTree.parse("2.xml").iter("testcase") if e.get("name") == "test_cuda[land/off]")
     properties = {p.get("name"): p.get("value") for p in case.iter("property")}
-    assert properties == {"kernel": "land", "case": "off", "lane": "device", "state": "mismatch", "worst_text": "10485760 ulp"}
+    assert properties == {"kernel": "land", "case": "off", "lane": "device", "state": "mismatch", "worst_text": "10,485,760 ulp"}
 
 
 @pytest.mark.parametrize("options", [["-k", "no_such"], ["-k", "no_such", "-n", "2"], ["test_other.py"]], ids=["empty", "workers", "others"])

@@ -10,7 +10,7 @@ from references.contract.inputs import from_bits
 ONE = from_bits([0x3F80])
 NEXT, FAR, NAN, OTHER_NAN = (from_bits([bits]) for bits in (0x3F81, 0x7F00, 0x7FFF, 0x7FC0))
 PAIRS = [(NEXT, ONE), (FAR, ONE), (OTHER_NAN, NAN), (NAN, ONE), (None, ONE)]  # each worse than those before
-TEXTS = ["1 ulp", "16256 ulp", "NaN payload", "NaN vs number", "not comparable"]
+TEXTS = ["1 ulp", "16,256 ulp", "NaN payload", "NaN vs number", "not comparable"]
 
 
 def of(*pairs):
