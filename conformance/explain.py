@@ -6,46 +6,51 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conformance.compare import Difference
+from conformance.landings import first_landing, last_landing
 from conformance.message import ALL_DIFFER, BOTH_CHANGED, KERNEL_CHANGED, Finding, Run, arrays
 from conformance.sides import Arrays, sides
 from goldens import Golden
 from references.contract import Kernel
-from references.contract.landings import tag
 from references.contract.mistakes import Mistake, emulate_with, mistakes, moved
 
 
 def explain(
     kernel: Kernel, golden: Golden, inputs: Mapping[str, Any], wrong: tuple[str, str, Arrays], runs: list[Run], landings: Mapping, limit: int
 ) -> Finding:
-    """What to say of `wrong` (form, layout, outputs). `landings`: the interior ones that differ, by site."""
+    """What to say of `wrong` (form, layout, outputs). `landings`: the interior ones that differ, by site, in the order of the schedule."""
     form, layout, got = wrong
     of = sides(kernel, golden, inputs, got, limit)
+    shown, differing = of.differences, list(landings.values())
+    first, landed = first_landing(differing, shown[0], "device") if differing else last_landing(golden, shown)
     return Finding(
         kernel=kernel.name,
         case=golden.case,
         why=golden.why,
         got="device",
         place=f"{form}/{layout}",
-        differences=of.differences,
+        differences=shown,
         verdict=verdict(of.drift, of.alike),
-        landing=first_landing(golden, landings, "device"),
+        first=first,
+        landed=landed,
         diagnosis=diagnose(kernel, of.inputs, of.device) if moved(of.device, of.emulator) else [],
         replays=replays(runs, form, layout),
         elsewhere=elsewhere(runs, form, layout),
         note=of.note,
+        raised=raised(kernel, golden),
         arrays=arrays(of.inputs, device=of.device, golden=of.golden, emulator=of.emulator),
     )
 
 
-def diagnose(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays) -> list[str]:
-    """Which single mistakes, planted in the emulator on these inputs, give exactly these bits."""
+def diagnose(kernel: Kernel, inputs: Mapping[str, Any], bits: Arrays, whose: str = "device") -> list[str]:
+    """Which single mistakes, planted in the emulator on these inputs, give exactly these bits. Those that give the golden's undo what changed."""
     present = mistakes(kernel, [inputs])
-    same = reproducing(kernel, inputs, got, present)
+    same = reproducing(kernel, inputs, bits, present)
     if not same:
-        return [f"none of the {len(present)} single mistakes that can be planted on this case gives the device's bits"]
+        return [f"none of the {len(present)} single mistakes that can be planted on this case gives the {whose}'s bits"]
+    said = f"the {whose}'s bits are those of" + (" this emulator with" if whose == "golden" else "")
     if len(same) == 1:
-        return [f"the device's bits are those of {same[0].sentence}"]
-    return ["the device's bits are those of each of these, which this case cannot tell apart:", *(mistake.sentence for mistake in same)]
+        return [f"{said} {same[0].sentence}"]
+    return [f"{said} each of these, which this case cannot tell apart:", *(mistake.sentence for mistake in same)]
 
 
 def reproducing(kernel: Kernel, inputs: Mapping[str, Any], got: Arrays, present: Sequence[Mistake]) -> list[Mistake]:
@@ -60,19 +65,9 @@ def verdict(drift: Sequence[Difference], device_is_emulator: bool | None) -> str
     return BOTH_CHANGED if device_is_emulator else ALL_DIFFER
 
 
-def tags(golden: Golden) -> dict[str, int]:
-    """The landings in the order of the schedule, with the number of their tag: a loop may visit a later one first."""
-    return {site: tag(site) for site in sorted(golden.landings, key=tag)}
-
-
-def first_landing(golden: Golden, differing: Mapping[str, Difference], got: str) -> str:
-    """In the order of the schedule; a large case keeps no landings."""
-    sites = list(tags(golden))
-    for site in sites:
-        if site in differing:
-            return f"{site} is the first landing that differs: {differing[site].headline(got).removeprefix(site).lstrip(': ')}"
-    before = f"; {', '.join(sites[:-1])} before it exact" if sites[:-1] else ""
-    return f"{sites[-1]}, which lands the result, is the first landing that differs{before}" if sites else ""
+def raised(kernel: Kernel, golden: Golden) -> bool:
+    """Whether the schedule's version is above that of the golden: it is meant to change."""
+    return kernel.version > golden.version
 
 
 def replays(runs: Sequence[Run], form: str, layout: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from conformance.compare import Difference, compare, compare_all
-from conformance.explain import explain, first_landing, tags, verdict
+from conformance.explain import diagnose, explain, raised, verdict
+from conformance.landings import compare_landings, first_landing, tags
 from conformance.message import EMULATOR_CHANGED, Finding, Run, arrays
 from conformance.sides import agrees, emulated, in_place, sampled_slices
 from goldens import Golden, inputs_of
@@ -30,8 +31,11 @@ Prepare = Callable[[Mapping[str, Any], str, Mapping[int, np.ndarray]], Prepared]
 # The emulator lane
 
 
-def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8) -> Finding | None:
-    """Every landing and output of a small case; the sampled slices of a large one."""
+def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8, diagnosed: set[str] | None = None) -> Finding | None:
+    """Every landing and output of a small case; the sampled slices of a large one.
+
+    `diagnosed`: kernels of which no more cases are to be diagnosed, since that takes time; this one joins them where a case of it is. None: none is.
+    """
     inputs, landings, note = inputs_of(kernel, golden), [], ""
     if golden.large:
         positions, note = sampled_slices(kernel, golden, inputs)
@@ -41,13 +45,18 @@ def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8) -> Finding | 
     else:
         again = emulated(kernel, golden)
         got, want = again.outputs, golden.outputs
-        landings = compare_all(again.landings, golden.landings, limit)
+        landings = compare_landings(again.landings, golden.landings, limit)
         differences = compare_all(got, want, limit) or landings
     if not differences:
         return None
-    first = first_landing(golden, {difference.name: difference for difference in landings}, "emulator")
-    held = arrays(inputs, emulator=got, golden=want)
-    return Finding(kernel.name, golden.case, golden.why, "emulator", "", differences, EMULATOR_CHANGED, first, note=note, arrays=held)
+    none_differs = "", ["no landing differs"] if golden.landings else []
+    first, landed = first_landing(landings, differences[0], "emulator") if landings else none_differs
+    diagnosis = []
+    if diagnosed is not None and kernel.name not in diagnosed and moved(got, want):
+        diagnosed.add(kernel.name)
+        diagnosis = diagnose(kernel, inputs, want, "golden")
+    return Finding(kernel.name, golden.case, golden.why, "emulator", "", differences, EMULATOR_CHANGED, first, landed, diagnosis,
+                   note=note, raised=raised(kernel, golden), arrays=arrays(inputs, emulator=got, golden=want))
 
 
 # The device lane
@@ -75,9 +84,10 @@ def check_device(
     for form, differing in landings.items():
         if differing:
             drift = compare_all(emulated(kernel, golden).landings, golden.landings)
-            first = first_landing(golden, differing, "device")
             found = list(differing.values())
-            return Finding(kernel.name, golden.case, golden.why, "device", f"{form}/trace", found, verdict(drift, None), first)
+            first, landed = first_landing(found, found[0], "device")
+            return Finding(kernel.name, golden.case, golden.why, "device", f"{form}/trace", found, verdict(drift, None), first, landed,
+                           raised=raised(kernel, golden))
     return None
 
 

@@ -34,9 +34,11 @@ class Finding:
     got:         which side is held to it, "device" or "emulator"
     place:       form and layout of the launch
     differences: of outputs; of landings where every output is exact
-    landing:     the first landing that differs
+    first:       site of the first landing that differs, "" where none is known to
+    landed:      what to say of it and of other landings
     diagnosis:   single mistakes that explain the bits
     note:        which slices of a large case the rest is about
+    raised:      whether the schedule's version is above the golden's
     arrays:      by side and name, for --save-failures
     """
 
@@ -47,18 +49,39 @@ class Finding:
     place: str
     differences: list[Difference]
     verdict: str
-    landing: str
+    first: str
+    landed: list[str] = field(default_factory=list)
     diagnosis: list[str] = field(default_factory=list)
     replays: str = ""
     elsewhere: str = ""
     note: str = ""
+    raised: bool = False
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:
         place = f" {self.place}" if self.place else ""
+        return f"{self.kernel}/{self.case}{place}: {self._difference}"
+
+    @property
+    def _difference(self) -> str:
         of_large = f" ({self.note.partition(';')[0]})" if self.note else ""
-        return f"{self.kernel}/{self.case}{place}: {self.differences[0].headline(self.got)}{of_large}"
+        return f"{self.differences[0].headline(self.got)}{of_large}"
+
+    @property
+    def summary(self) -> str:
+        """For a line that names the case and may be cut: the first landing, then the rest of the headline."""
+        return ", ".join(filter(None, (self._first, self.place, self._difference)))
+
+    def line(self, whole: str) -> str:
+        """In one line, where another case of the kernel, `whole`, has the whole message."""
+        first = f"; first {self._first}" if self._first else ""
+        return f"{self.headline}{first} (the whole message: {whole})"
+
+    @property
+    def _first(self) -> str:
+        """Of what the headline does not begin with."""
+        return "" if self.first == self.differences[0].name else self.first
 
     @property
     def source(self) -> str:
@@ -67,12 +90,12 @@ class Finding:
 
     def text(self, build: str = "", saved: str = "", again: str = "") -> str:
         """The whole message. `build`: what the kernel was built with; `saved`: where the arrays are; `again`: the command to repeat it."""
-        regenerate = f"python -m goldens regenerate {self.kernel}"
-        meant = f"raise version= in references/{self.kernel}.py, then {regenerate}" if self.verdict in (EMULATOR_CHANGED, BOTH_CHANGED) else ""
+        raise_it = "" if self.raised else f"raise version= in references/{self.kernel}.py, then "
+        meant = f"{raise_it}run python -m goldens regenerate {self.kernel}" if self.verdict in (EMULATOR_CHANGED, BOTH_CHANGED) else ""
         parts = {
             "verdict": [self.verdict],
             "slices": [self.note],
-            "first": [self.landing],
+            "first": [line for line in self.landed if line not in self.headline],
             "counts": [counts(difference) for difference in self.differences],
             "rows": [line for difference in self.differences for line in rows(difference, self.got, len(self.differences) > 1)],
             "diagnosis": self.diagnosis,

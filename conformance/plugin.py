@@ -17,6 +17,7 @@ from conformance import machine, report
 from conformance.message import Finding, save
 from conformance.report_html import write_html
 
+TOLD = pytest.StashKey[dict]()  # (kernel, lane) -> the finding that was told whole in this process
 BUILT = pytest.StashKey[dict]()  # seconds of each kernel's plain build in this process, None where it was there
 
 
@@ -25,9 +26,9 @@ class Unmet(pytest.fail.Exception):
 
     __module__ = "builtins"  # as pytest does it: the name is printed without one
 
-    def __init__(self, text: str, finding: Finding | None = None):
+    def __init__(self, text: str, finding: Finding | None = None, whole: str = ""):
         super().__init__(text, pytrace=False)
-        self.finding = finding
+        self.finding, self.whole = finding, whole or text
 
 
 class Gate:
@@ -38,7 +39,7 @@ class Gate:
         self.records: list[dict] = []
         self.idle: dict[str, int] = {}
         self.built: dict[str, float | None] = {}
-        config.stash[BUILT] = {}
+        config.stash[BUILT], config.stash[TOLD] = {}, {}
 
     def pytest_report_header(self) -> list[str]:
         seed = self.config.option.shuffle
@@ -63,6 +64,8 @@ class Gate:
         if mark and (made.when == "call" or (made.when == "setup" and not made.passed)):
             made.gate = _record(item, mark.args[0], made, call)
             made.built = dict(self.config.stash[BUILT])
+            if getattr(call.excinfo and call.excinfo.value, "finding", None):
+                made.longrepr.reprcrash.message = call.excinfo.value.finding.summary  # what the short summary shows beside the test's id
             item.user_properties += [(key, made.gate[key]) for key in ("kernel", "case", "lane", "state", "worst_text") if key in made.gate]
         return made
 
@@ -95,6 +98,8 @@ class Gate:
         terminalreporter.section("gate")
         for line in report.table_lines(table, self.built):
             terminalreporter.line(line)
+        for line in report.first_lines(self.records):
+            terminalreporter.line(line)
         for why, count in sorted(self.idle.items()):
             terminalreporter.line(f"not run ({count}): {why}")
         terminalreporter.line(report.goldens_line(self.counts, self.large, self.records))
@@ -114,7 +119,7 @@ def _record(item: pytest.Item, lane: str, made: pytest.TestReport, call: pytest.
     error = call.excinfo.value if call.excinfo else None
     finding = getattr(error, "finding", None)
     state = "exact" if made.passed else "not run" if made.skipped else "mismatch" if finding else "error"
-    text = "" if error is None else str(error) or type(error).__name__
+    text = "" if error is None else getattr(error, "whole", str(error)) or type(error).__name__
     return report.record(*item.callspec.params["golden"], lane, state, finding, text)
 
 
@@ -129,10 +134,19 @@ def unmet(what: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def report_finding(finding: Finding | None, request: pytest.FixtureRequest, build: Callable[[], str] = str) -> None:
-    """Fail with all that is known of a golden that is not met."""
+    """Fail with all that is known of a golden that is not met: of the first of a kernel that this process meets; of others with a line.
+
+    A diagnosis is always shown once: the first that has one is told whole as well.
+    """
     __tracebackhide__ = True
     if finding is None:
         return
     folder = request.config.option.save_failures
     saved = str(save(finding, folder)) if folder else ""
-    raise Unmet(finding.text(build(), saved, f'pytest "{request.node.nodeid}"'), finding)
+    whole = finding.text(build(), saved, f'pytest "{request.node.nodeid}"')
+    told, lane = request.config.stash[TOLD], (finding.kernel, finding.got)
+    before = told.get(lane)
+    if before is None or (finding.diagnosis and not before.diagnosis):
+        told[lane] = finding
+        raise Unmet(whole, finding)
+    raise Unmet(finding.line(before.case), finding, whole)

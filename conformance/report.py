@@ -1,7 +1,7 @@
 """The end of a run: one table, the golden counts, the GATE line, JSON, annotations. Made of records, which travel with pytest's reports.
 
 A record is plain data, one a golden and lane: kernel, case, lane ("emulator" or "device"), state, and for a mismatch its headline, text,
-source file, worst, how severe that is (`Difference.severity`) and the histogram of its ulps.
+source file, the site of the first landing that differs, worst, how severe that is (`Difference.severity`) and the histogram of its ulps.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def record(kernel: str, case: str, lane: str, state: str, finding: Finding | Non
     return made | {
         "headline": finding.headline,
         "source": finding.source,
+        "first": finding.first,
         "worst": worst.worst,
         "severity": worst.severity,
         "worst_text": worst.worst_text,
@@ -64,6 +65,16 @@ def _seconds(value: float | None) -> str:
     return "cached" if value is None else f"{value:.1f} s"
 
 
+def first_lines(records: Iterable[Mapping]) -> list[str]:
+    """Which cases differ, a line for each kernel, lane and first landing: `situ emulator: first S3.bf in ties, special`."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for one in records:
+        if one["state"] == "mismatch":
+            says = f"first {one['first']} in" if one["first"] else "differs in"
+            found.setdefault((one["kernel"], one["lane"], says), []).append(one["case"])
+    return [f"{kernel} {lane}: {says} {', '.join(cases)}" for (kernel, lane, says), cases in found.items()]
+
+
 def gate_line(table: Sequence[Mapping], why_not: str = "") -> str:
     """`GATE  emulator 9/9 kernels exact; device not run (no CUDA device)`. A kernel is exact when every golden it has was compared and is."""
     return "GATE  " + "; ".join(f"{lane} {_lane(lane, [row for row in table if row['lane'] == lane], why_not)}" for lane in LANES)
@@ -81,7 +92,8 @@ def _lane(lane: str, mine: Sequence[Mapping], why_not: str) -> str:
 
 
 def goldens_line(counts: Mapping[str, int], large: int, records: Iterable[Mapping] | None = None) -> str:
-    there = f"goldens: {sum(counts.values())} of {len(counts)} kernels ({large} large)"
+    sliced = ": sampled slices in the emulator lane" if large else ""
+    there = f"goldens: {sum(counts.values())} of {len(counts)} kernels ({large} large{sliced})"
     if records is None:
         return there
     compared = {(one["kernel"], one["case"]) for one in records if one["state"] in ("exact", "mismatch")}

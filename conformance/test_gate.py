@@ -9,7 +9,7 @@ import pytest
 from conformance import device
 from conformance.gate import check_device, check_emulator, interior
 from conformance.message import ALL_DIFFER, BOTH_CHANGED, EMULATOR_CHANGED, KERNEL_CHANGED, save
-from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, toy
+from conformance.toy import MANY, MINUS_ZERO, ORDINARY, drifted, inputs, right, toy
 from goldens import make
 from references.__main__ import read_inputs
 from references.arith.site import Laboratory
@@ -64,7 +64,7 @@ def test_a_kernel_that_truncates():
     assert text[0].startswith("toy/ordinary current/offset: o differs in ") and "device 0x" in text[0] and "golden 0x" in text[0]
     said = {line[2:12].strip(): line[13:] for line in reversed(text[1:])}
     assert said["verdict"] == KERNEL_CHANGED
-    assert said["first"].startswith("S3.bf is the first landing that differs: differs in ")
+    assert said["first"].startswith("S3.bf is the first landing that differs (S3 changed, or a step before it): in ")
     assert said["diagnosis"] == "the device's bits are those of S3.bf: the landing truncates instead of rounding to nearest even"
     assert said["replays"] == "3 of 3 identical"
     assert said["elsewhere"] == "exact: current/aligned, retired/aligned, retired/offset"
@@ -116,6 +116,19 @@ def test_an_output_left_unwritten():
     assert found.headline == "toy/ordinary current/aligned: top: unwritten, and should be written"
 
 
+def test_a_result_that_is_not_landed():
+    """No landing is blamed for it."""
+    def spoil(outputs, number):
+        outputs["top"].view(np.uint32)[0] ^= 1
+        return outputs
+
+    kernel = toy()
+    found = check(kernel, ORDINARY, stand_in(kernel, spoil=spoil), stand_in(kernel))
+    assert found.first == "" and found.landed == ["none of the landings before the result differs: S3.bf"]
+    found = check(kernel, ORDINARY, stand_in(kernel, "S4.bf:truncated"), stand_in(kernel))
+    assert found.first == "S4.bf" and found.landed == ["S4.bf, which lands the result, is the first landing that differs; S3.bf before it exact"]
+
+
 def test_mistakes_that_a_case_cannot_tell_apart_are_all_named():
     kernel = toy()
     found = check(kernel, MINUS_ZERO, stand_in(kernel, "S1.zero:minus_zero"))
@@ -146,6 +159,36 @@ def test_the_emulator_changed(case):
     found = check_emulator(toy(drifted()), make(toy(), case))
     assert found.verdict == EMULATOR_CHANGED and "emulator 0x" in found.headline
     assert "raise version= in references/toy.py" in found.text()
+
+
+@pytest.mark.parametrize(("now", "then", "lands", "does_not"), [(drifted, right, "golden", "emulator"), (right, drifted, "emulator", "golden")],
+                         ids=["removed", "added"])
+def test_a_landing_of_one_side_is_the_first_that_differs(now, then, lands, does_not):
+    """Where it moves an output, and where it moves none: then it is the headline, and not said twice."""
+    said = f"S3.bf: the {lands} lands here, the {does_not} does not"
+    found = check_emulator(toy(now()), make(toy(then(), cases=()), replace(ORDINARY, guards=())))
+    assert found.headline.startswith("toy/ordinary: o differs in ") and (found.first, found.landed) == ("S3.bf", [said])
+    assert found.summary.startswith("S3.bf, o differs in ") and "; first S3.bf (the whole message: ties)" in found.line("ties")
+    found = check_emulator(toy(now()), make(toy(then()), MINUS_ZERO))
+    assert found.headline == f"toy/minus_zero: {said}" and found.text().count("S3.bf") == 1
+    assert found.summary == said and found.line("ties") == f"{found.headline} (the whole message: ties)"
+
+
+def test_what_changed_in_the_emulator_is_named_once_a_kernel():
+    diagnosed = set()
+    one, two = (check_emulator(toy(drifted()), make(toy(), case), diagnosed=diagnosed) for case in (ORDINARY, MANY))
+    assert one.diagnosis == ["the golden's bits are those of this emulator with S3.mul: the f32 result is rounded to bf16 on the way"]
+    assert two.diagnosis == [] and diagnosed == {"toy"}
+    alone = check_emulator(toy(drifted()), make(toy(), MANY), diagnosed=set())
+    assert alone.diagnosis == one.diagnosis, "the slices of a large golden tell it, too"
+    assert check_emulator(toy(drifted()), make(toy(), MINUS_ZERO), diagnosed=(untold := set())).diagnosis == [] and not untold
+
+
+@pytest.mark.parametrize(("version", "said"), [(1, "raise version= in references/toy.py, then run python"), (2, "  if meant   run python")])
+def test_a_version_that_is_raised_is_not_asked_for(version, said):
+    now = toy(drifted(), version=version)
+    for found in (check_emulator(now, make(toy(), ORDINARY)), check_device(now, make(toy(), ORDINARY), stand_in(now), None, LAYOUTS)):
+        assert f"{said} -m goldens regenerate toy" in found.text()
 
 
 def test_of_an_emulator_that_changed_the_slices_are_told():

@@ -40,7 +40,7 @@ def test_cuda(golden, request):
         got, want = np.arange(1, 4, dtype=np.float32), np.array([1, 5, 3], np.float32)
         found = compare_all({"o": got}, {"o": want})
         saved = arrays({"n": 3}, device={"o": got}, golden={"o": want})
-        report_finding(Finding(kernel, case, "so that", "device", "current/aligned", found, KERNEL_CHANGED, "", arrays=saved), request)
+        report_finding(Finding(kernel, case, "so that", "device", "current/aligned", found, KERNEL_CHANGED, "S3.bf", arrays=saved), request)
     with unmet(f"{kernel}/{case}", RuntimeError):
         if kernel == "situ":
             raise RuntimeError("it does not compile")
@@ -92,7 +92,7 @@ def test_alike_in_one_process_and_in_two_workers(both, project):
     section = "\n".join(gate_section(alone))
     assert TABLE.splitlines()[0] in section and all(line in section for line in TABLE.splitlines())
     assert "not run (1): no CUDA device: none" in section
-    assert f"goldens: 4 of {KERNELS} kernels (1 large), 4 compared in this run" in section
+    assert f"goldens: 4 of {KERNELS} kernels (1 large: sampled slices in the emulator lane), 4 compared in this run" in section
     said = f"GATE  emulator 2/{KERNELS} kernels exact; device 0/{KERNELS} kernels exact (1 mismatch, 1 error, 1 of 4 cases not run)"
     assert said in section
 
@@ -102,7 +102,37 @@ def test_a_failure_reads_from_its_first_line(both):
     at = text.index(next(line for line in text if line.startswith("land/off current/aligned: o differs in 1 of 3 (33.3 %)")))
     assert text[at + 1].split() == ["verdict", *KERNEL_CHANGED.split()]
     assert not any("report_finding(" in line or "Traceback" in line for line in text), "no traceback"
-    assert any(line.startswith("FAILED") and "::test_cuda[land/off] - Unmet: land/off" in line for line in text)
+    assert any(line.startswith("FAILED") and "::test_cuda[land/off] - S3.bf, current/aligned, o differs in 1 of 3" in line for line in text)
+
+
+MANY = """
+import numpy as np, pytest
+from conformance.compare import compare_all
+from conformance.message import EMULATOR_CHANGED, Finding
+from conformance.plugin import report_finding
+
+@pytest.mark.gate("emulator")
+def test_emulator(golden, request):
+    kernel, case = golden
+    found = compare_all({"o": np.ones(2, np.float32)}, {"o": np.zeros(2, np.float32)})
+    why = ["the golden's bits"] if case == "large" else []
+    report_finding(Finding(kernel, case, "so that", "emulator", "", found, EMULATOR_CHANGED, "S3.bf", diagnosis=why), request)
+"""
+
+
+@pytest.mark.parametrize("n", "02")
+def test_a_kernel_is_told_whole_once_and_then_in_lines(pytester, monkeypatch, n):
+    """By each process; a diagnosis is told whole, whenever it comes. The report keeps every message."""
+    result = run(prepared(pytester, monkeypatch, MANY), "--kernel", "land", "--report-json", "made.json", "-n", n)
+    lines = [line for line in result.outlines if line.startswith(("land/", "  verdict", "  diagnosis"))]
+    heads = [line.split()[0] for line in lines]
+    assert sorted(head for head in heads if head.startswith("land/")) == ["land/exact:", "land/large:", "land/off:"]
+    assert heads[heads.index("land/large:") + 1 :][:2] == ["verdict", "diagnosis"]
+    assert n != "0" or [line for line in lines if line.startswith("land/off")] == [
+        "land/off: o differs in 2 of 2 (100 %), worst 1,065,353,216 ulp, first at [0]: emulator 0x3f800000 (1), golden 0x00000000 (0); "
+        "first S3.bf (the whole message: exact)"]
+    assert "land emulator: first S3.bf in exact, large, off" in gate_section(result)
+    assert all("\n  verdict " in one["text"] for one in json.loads(Path("made.json").read_text())["records"])
 
 
 def test_json_and_junit(both):

@@ -4,7 +4,7 @@ import pytest
 
 from conformance.compare import compare
 from conformance.message import KERNEL_CHANGED, Finding
-from conformance.report import record, rows
+from conformance.report import first_lines, record, rows
 from references.contract.inputs import from_bits
 
 ONE = from_bits([0x3F80])
@@ -13,9 +13,20 @@ PAIRS = [(NEXT, ONE), (FAR, ONE), (OTHER_NAN, NAN), (NAN, ONE), (None, ONE)]  # 
 TEXTS = ["1 ulp", "16,256 ulp", "NaN payload", "NaN vs number", "not comparable"]
 
 
+def finding(first, *pairs):
+    return Finding("land", "case", "", "device", "", [compare(f"o{i}", *pair) for i, pair in enumerate(pairs)], KERNEL_CHANGED, first)
+
+
 def of(*pairs):
-    differences = [compare(f"o{i}", got, want) for i, (got, want) in enumerate(pairs)]
-    return record("land", "case", "device", "mismatch", Finding("land", "case", "", "device", "", differences, KERNEL_CHANGED, ""))
+    return record("land", "case", "device", "mismatch", finding("", *pairs))
+
+
+def test_cases_by_their_first_landing():
+    """A line for each landing; a golden without landings has a line, too."""
+    found = [("a", "S3.bf"), ("b", "S4.bf"), ("large", ""), ("c", "S3.bf")]
+    off = [record("land", case, "emulator", "mismatch", finding(first, (NEXT, ONE))) for case, first in found]
+    lines = first_lines([*off, record("land", "d", "emulator", "exact"), record("land", "e", "device", "error")])
+    assert lines == ["land emulator: first S3.bf in a, c", "land emulator: first S4.bf in b", "land emulator: differs in large"]
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
