@@ -149,7 +149,7 @@ def test_command(capsys):
     assert main(["verify", "k3"]) == 0
     assert main(["show", "k3/moe_chain"]) == 0
     assert "step 0: token" in capsys.readouterr().out
-    assert main(["show", "k3/no_such_walk"]) == 1 and "k3 has no golden 'no_such_walk'" in capsys.readouterr().err
+    assert main(["show", "k3/no_such_walk"]) == 2 and "k3 has no golden 'no_such_walk'" in capsys.readouterr().err
 
 
 def test_diff_of_walks(root, walked, capsys):

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from goldens import diff as differences
-from goldens import steps
+from goldens import specs, steps
 from goldens.files import GoldenError
 from goldens.regenerate import REFUSED, refusal, regenerate, search_again
-from goldens.store import ROOT, case_names
+from goldens.store import ROOT, case_names, load
 from goldens.verify import problems, strangers
 from references.contract import Kernel, kernels
 
@@ -58,8 +58,8 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    folder, _, case = args.golden.partition("/")
-    described = steps.describe(case, args.folder) if folder == steps.NAME else differences.describe(differences.by_spec(args.golden, args.folder))
+    kernel, case = specs.split(args.golden, args.folder)
+    described = steps.describe(case, args.folder) if kernel == steps.NAME else differences.describe(load(kernel, case, args.folder))
     for line in described:
         print(line)
     return 0
@@ -67,12 +67,12 @@ def show(args: argparse.Namespace) -> int:
 
 def diff(args: argparse.Namespace) -> int:
     """Exit 1 where they differ, as diff(1) does."""
-    old, new = (differences.stored(spec, args.folder) for spec in (args.old, args.new))
+    old, new = specs.stored_pair(args.old, args.new, args.folder)
     lines = differences.diff(old, new)
     for line in lines:
         print(line)
         key = line.split(": ", 1)[0]
-        if "elements changed" in line:
+        if " changed" in line:
             print(*differences.first_rows(old[key], new[key]), sep="\n")
     return int(bool(lines))
 
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     one.add_argument("golden", metavar="KERNEL/CASE")
     one.set_defaults(call=show)
     one = commands.add_parser("diff", help="two goldens, array by array, in bits and ulps; of walks k3/CASE the first landing that differs")
-    one.add_argument("old", metavar="A", help="KERNEL/CASE or a file")
+    one.add_argument("old", metavar="A", help="KERNEL/CASE, or an .npz: of a golden, of `references run`, of --save-failures")
     one.add_argument("new", metavar="B")
     one.set_defaults(call=diff)
     args = parser.parse_args(argv)

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
-from goldens import steps
-from goldens.files import GoldenError, read_npz
-from goldens.store import ROOT, Golden, load
+from goldens.store import Golden
 from goldens.walked import Walk
 from references.arith.bits import NAN_DISTANCE, from_bits, ulp_distance
 
 ROWS = 8
-
-
-def stored(spec: str, root: Path = ROOT) -> dict[str, np.ndarray]:
-    """The arrays, as bits, of `KERNEL/CASE`, of a walk `k3/CASE` or of an .npz file."""
-    if spec.endswith(".npz"):
-        return read_npz(Path(spec))
-    folder, _, case = spec.partition("/")
-    return (steps.load(case, root) if folder == steps.NAME else by_spec(spec, root)).arrays()
-
-
-def by_spec(spec: str, root: Path = ROOT) -> Golden:
-    kernel, _, case = spec.partition("/")
-    if not case or not (root / kernel).is_dir():
-        raise GoldenError(f"a golden is named KERNEL/CASE, got {spec!r}")
-    return load(kernel, case, root)
 
 
 def diff(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> list[str]:
@@ -36,7 +18,8 @@ def diff(old: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]) -> list[s
     walks = Walk.of(old), Walk.of(new)
     if all(walks):
         return walks_diff(*walks)
-    return [f"{key}: {_changed(old.get(key), new.get(key))}" for key in sorted({*old, *new}) if not _same(old.get(key), new.get(key))]
+    off = [key for key in sorted({*old, *new}) if not _same(old.get(key), new.get(key))]
+    return [f"{key}: {_changed(old.get(key), new.get(key), 'rows' if key.startswith('digest.') else 'elements')}" for key in off]
 
 
 def walks_diff(old: Walk, new: Walk) -> list[str]:
@@ -80,12 +63,14 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a is not None and b is not None and a.dtype == b.dtype and np.array_equal(a, b)
 
 
-def _changed(old: np.ndarray | None, new: np.ndarray | None) -> str:
+def _changed(old: np.ndarray | None, new: np.ndarray | None, unit: str) -> str:
     if old is None or new is None:
         return "new" if old is None else "gone"
-    if old.shape != new.shape or old.dtype != new.dtype:
-        return f"{old.dtype}{list(old.shape)} -> {new.dtype}{list(new.shape)}"
-    count = f"{np.count_nonzero(old != new)} of {old.size} elements changed"
+    if old.dtype != new.dtype:
+        return f"{old.dtype}{list(old.shape)} -> {new.dtype}{list(new.shape)}, as bits"
+    if old.shape != new.shape:
+        return f"shape {list(old.shape)} -> {list(new.shape)}"
+    count = f"{np.count_nonzero(old != new)} of {old.size} {unit} changed"
     kind = {2: "bf16", 4: "f32"}.get(old.itemsize)
     if kind is None:
         return count
