@@ -92,8 +92,10 @@ def check_device(
 
 
 def interior(golden: Golden) -> dict[str, int]:
-    """The landings that do not leave the kernel, with the number of their schedule tag: all but the last."""
-    return dict(list(tags(golden).items())[:-1])
+    """The landings that do not leave the kernel, with the number of their schedule tag: all but the last, if an output is of its type."""
+    inside = tags(golden)
+    types = {output.dtype for output in golden.outputs.values() if output is not None}
+    return {site: tag for site, tag in inside.items() if site != [*inside][-1] or golden.landings[site].dtype not in types}
 
 
 def _traced(kernel: Kernel, golden: Golden, trace: Prepare, layout: str, limit: int) -> dict[str, dict[str, Difference]]:

@@ -29,6 +29,7 @@ __device__ __forceinline__ void prepare(const Operands& in, int64_t token, int64
   for (int i = 0; i < 4; ++i) {
     const int c = i * 32 + lane;
     const bf16 gl = bf(__fadd_rn(0.0f, in.gate[at * kWidth + c]));
+    LANDING(2, at * kWidth + c, gl);
     shared.dec[c] = decay(PLANT(1, f(gl), in.gate[at * kWidth + c]), in.dt_bias[head * kWidth + c], rate);  // S2; MISTAKE 1 = S2.bf:skipped
     shared.v[c] = lower ? f(in.v[at * kWidth + c]) : 0.0f;                                                  // S1
     key[i] = f(in.k[at * kWidth + c]);
