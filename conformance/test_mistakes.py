@@ -5,6 +5,7 @@ from conformance.toy import BLIND, MINUS_ZERO, ORDINARY, drifted, pool, toy
 from goldens import Golden, case_names, load, make
 from goldens.search import possible, shows, smallest_first
 from references.contract import Kernel
+from references.contract.mistakes import Mistake
 
 
 def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
@@ -12,13 +13,19 @@ def complaints(kernel: Kernel, goldens: list[Golden]) -> list[str]:
     if not smallest_first(goldens):
         return [f"{kernel.name} has no small golden: python -m goldens regenerate {kernel.name}"]
     found = possible(kernel, goldens, [kernel.pool(0, schedule) for schedule in kernel.schedules])
-    seen = {key: next((g.case for g in smallest_first(goldens) if shows(kernel, g, mistake)), None) for key, mistake in found.items()}
+    seen = {key: first_to_show(kernel, goldens, mistake) for key, mistake in found.items()}
     unseen = [f"no golden sees {found[key].sentence} ({key})" for key in found if seen[key] is None and not found[key].among(kernel.blind)]
     meant = {key: [mistake for mistake in found.values() if mistake.among([key])] for key in kernel.blind}
     wrong = [f"BLIND has {key}, but golden {seen[m.key]} sees {m.key}" for key, listed in meant.items() for m in listed if seen[m.key]]
     unknown = [f"BLIND has {key}, which is no mistake of {kernel.name}; those are {', '.join(found)}" for key, listed in meant.items() if not listed]
     unsaid = [f"BLIND has {key} without a reason" for key, reason in kernel.blind.items() if not reason.strip()]
     return unless_drifted(kernel, goldens, unseen + wrong + unknown + unsaid)
+
+
+def first_to_show(kernel: Kernel, goldens: list[Golden], mistake: Mistake) -> str | None:
+    """The case whose outputs move under a mistake: one that is there for it, else the fastest."""
+    likely = sorted(smallest_first(goldens), key=lambda golden: mistake.key not in golden.guards)
+    return next((golden.case for golden in likely if shows(kernel, golden, mistake)), None)
 
 
 def test_mistakes(kernel_name):
