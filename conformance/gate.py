@@ -11,9 +11,10 @@ from conformance.compare import Difference, compare, compare_all
 from conformance.explain import diagnose, explain, raised, verdict
 from conformance.landings import compare_landings, first_landing, tags
 from conformance.message import EMULATOR_CHANGED, Finding, Run, arrays
-from conformance.sides import agrees, emulated, in_place, sampled_slices
+from conformance.sides import agrees, in_place, sampled_slices
 from goldens import Golden, inputs_of
 from goldens.rows import take
+from goldens.store import as_case, emulated
 from references.contract import Kernel
 from references.contract.mistakes import moved
 
@@ -43,7 +44,7 @@ def check_emulator(kernel: Kernel, golden: Golden, limit: int = 8, diagnosed: se
         got, want = kernel.outputs(inputs), golden.samples
         differences = in_place(kernel, compare_all(got, want, limit), positions)
     else:
-        again = emulated(kernel, golden)
+        again = emulated(kernel, as_case(golden))
         got, want = again.outputs, golden.outputs
         landings = compare_landings(again.landings, golden.landings, limit)
         differences = compare_all(got, want, limit) or landings
@@ -83,7 +84,7 @@ def check_device(
         return explain(kernel, golden, inputs, wrong, runs, landings.get(wrong[0], {}), limit)
     for form, differing in landings.items():
         if differing:
-            drift = compare_all(emulated(kernel, golden).landings, golden.landings)
+            drift = compare_all(emulated(kernel, as_case(golden)).landings, golden.landings)
             found = list(differing.values())
             first, landed = first_landing(found, found[0], "device")
             return Finding(kernel.name, golden.case, golden.why, "device", f"{form}/trace", found, verdict(drift, None), first, landed,

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from conformance.compare import Difference, Row, compare_all
-from goldens import Golden, make
+from goldens import Golden
 from goldens.rows import digest_rows, emulate_in_slices, size_along, take
-from references.contract import Case, Kernel
+from goldens.store import as_case, emulated
+from references.contract import Kernel
 from references.contract.mistakes import moved
 from references.contract.signature import BITS
 
@@ -40,11 +41,6 @@ class Sides:
     note: str = ""
 
 
-def emulated(kernel: Kernel, golden: Golden) -> Golden:
-    """What the emulator makes now of a small golden's inputs."""
-    return make(kernel, Case(golden.case, golden.why, lambda: golden.inputs))
-
-
 def agrees(golden: Golden, outputs: Arrays) -> bool:
     """Whether these outputs are the golden's, bit for bit; of a large case the digest of every row is."""
     return not (_digests_off(golden, outputs) if golden.large else compare_all(outputs, golden.outputs))
@@ -56,7 +52,7 @@ def sides(kernel: Kernel, golden: Golden, inputs: Mapping[str, Any], got: Arrays
 
 
 def _small(kernel: Kernel, golden: Golden, inputs: Mapping[str, Any], got: Arrays, limit: int) -> Sides:
-    again = emulated(kernel, golden)
+    again = emulated(kernel, as_case(golden))
     drift = compare_all(again.outputs, golden.outputs) or compare_all(again.landings, golden.landings)
     differences = compare_all(got, golden.outputs, limit)
     return Sides(inputs, got, golden.outputs, again.outputs, differences, drift, not moved(got, again.outputs))
