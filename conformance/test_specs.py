@@ -1,5 +1,7 @@
 """What the commands of goldens are given: names that are none, goldens, and files of whoever wrote them."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from conformance.toy import forms
 from goldens import load
 from goldens.__main__ import main
 from goldens.diff import diff
-from goldens.files import read_npz
+from goldens.files import MANIFEST, manifest_bytes, read_manifest, read_npz
 from goldens.regenerate import regenerate
 from goldens.store import ROOT
 from references.__main__ import main as emulate
@@ -27,6 +29,19 @@ from references.__main__ import main as emulate
 def test_golden_that_is_none(spec, message, capsys):
     for command in (["show", spec], ["diff", "land/ties", spec]):
         assert main(command) == 2 and capsys.readouterr().err.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("spec", ["k3/cp_2", "situ/ties"])
+def test_golden_without_its_entry(tmp_path, capsys, spec):
+    """It is there, so no other is meant."""
+    kernel, case = spec.split("/")
+    shutil.copytree(ROOT / kernel, tmp_path / kernel)
+    manifest = read_manifest(tmp_path / kernel)
+    del manifest["cases"][case]
+    (tmp_path / kernel / MANIFEST).write_bytes(manifest_bytes(manifest))
+    for command in (["show", spec], ["diff", spec, spec]):
+        assert main(["--folder", str(tmp_path), *command]) == 1
+        assert capsys.readouterr().err.startswith(f"error: {tmp_path}/{spec}.npz is there, but MANIFEST.json does not name it")
 
 
 def test_file_that_is_none(tmp_path, capsys):

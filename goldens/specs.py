@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from goldens import steps
-from goldens.files import MANIFEST, read_manifest, read_npz
+from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz
 from goldens.store import ROOT, load
 from goldens.walked import Walk
 from references.contract.kernel import names
@@ -41,7 +41,7 @@ def stored(spec: str, root: Path = ROOT) -> dict[str, np.ndarray]:
 
 
 def split(spec: str, root: Path = ROOT) -> tuple[str, str]:
-    """Kernel, or k3, and case of a golden that the manifests name. ValueError where none does."""
+    """Kernel, or k3, and case of a golden that the manifests name. ValueError where none does; GoldenError where its file is there."""
     kernel, _, case = spec.partition("/")
     if not (kernel and case):
         raise ValueError(f"a golden is named KERNEL/CASE, got {spec!r}")
@@ -50,6 +50,8 @@ def split(spec: str, root: Path = ROOT) -> tuple[str, str]:
         raise ValueError(f"no kernel {kernel!r}, {_meant(kernel, folders)}")
     cases = read_manifest(root / kernel)["cases"]
     if case not in cases:
+        if (path := root / kernel / f"{case}.npz").exists():
+            raise GoldenError(f"{path} is there, but {MANIFEST} does not name it: python -m goldens verify {kernel} says what to do")
         raise ValueError(f"{kernel} has no golden {case!r}, {_meant(case, [*cases])}")
     return kernel, case
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -113,14 +113,25 @@ def problems(root: Path = ROOT, rebuild: bool = False) -> Iterator[str]:
     versions = {name: Kernel.load(name).version for name in kernel_names() if name in manifest["kernels"]}
     if (manifest["version"], manifest["kernels"]) != (VERSION, versions):
         yield f"{NAME}: made by other versions of the model or its kernels: {todo}"
-    if {case: one["sentence"] for case, one in manifest["cases"].items()} != {case: plan.why for case, plan in PLANS.items()}:
-        yield f"{NAME}: its walks or their sentences are not those of PLANS: {todo}"
-    for path in sorted((root / NAME).iterdir()):
-        if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in PLANS):
-            yield f"{path}: an orphan, there is no such walk: remove it"
+    yield from _disagreements(root / NAME, manifest["cases"], todo)
     for case in [case for case in PLANS if case in manifest["cases"]] if rebuild else ():
         if entry(case, make(case)[0])["sha256"] != manifest["cases"][case]["sha256"]:
             yield f"{NAME}/{case}: the emulators give other steps: see python -m references k3 bisect, or {todo}"
+
+
+def _disagreements(folder: Path, listed: Mapping[str, Mapping], todo: str) -> Iterator[str]:
+    for case in PLANS:
+        if case not in listed and not (folder / f"{case}.npz").exists():
+            yield f"{NAME}/{case}: no golden: {todo}"
+    for case, one in listed.items():
+        if case not in PLANS:
+            yield f"{NAME}/{case}: an orphan, PLANS has no such walk: {todo}"
+        elif one["sentence"] != PLANS[case].why:
+            yield f"{NAME}/{case}: its sentence is not that of PLANS: {todo}"
+    for path in sorted(folder.iterdir()):
+        if path.name != MANIFEST and not (path.suffix == ".npz" and path.stem in listed):
+            mine = path.suffix == ".npz" and path.stem in PLANS
+            yield f"{path}: {MANIFEST} does not name it: {todo}" if mine else f"{path}: an orphan, there is no such walk: remove it"
 
 
 def describe(case: str, root: Path = ROOT) -> Iterator[str]:
