@@ -49,6 +49,18 @@ def test_file_that_is_none(tmp_path, capsys):
     assert capsys.readouterr().err == f"error: there is no file '{tmp_path}/none.npz'\n"
 
 
+def test_file_that_is_damaged(tmp_path, capsys):
+    """Only a golden is git's to restore; another file is a wrong argument."""
+    empty, golden = tmp_path / "empty.npz", tmp_path / "situ" / "ties.npz"
+    empty.write_bytes(b"")
+    assert main(["diff", "situ/ties", str(empty)]) == 2
+    assert capsys.readouterr().err == f"error: {empty} is no .npz (0 bytes: No data left in file)\n"
+    shutil.copytree(ROOT / "situ", tmp_path / "situ")
+    golden.write_bytes(b"")
+    assert main(["--folder", str(tmp_path), "diff", "situ/special", str(golden)]) == 1
+    assert capsys.readouterr().err.endswith("restore it with git checkout\n")
+
+
 def test_diff_takes_what_references_run_wrote(tmp_path, capsys):
     """Outputs alone are compared: it has no others."""
     path = tmp_path / "o.npz"

@@ -79,10 +79,18 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a golden file. GoldenError where it is missing, a Git LFS pointer, or damaged."""
     content = _content(path)
     try:
+        return unpacked(content)
+    except ValueError as error:
+        raise GoldenError(f"{path} is damaged or no golden ({error}): restore it with git checkout") from None
+
+
+def unpacked(content: bytes) -> dict[str, np.ndarray]:
+    """The arrays of an .npz. ValueError where it is none."""
+    try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, TypeError, NotImplementedError) as error:
-        raise GoldenError(f"{path} is damaged or no golden ({len(content)} bytes: {error}): restore it with git checkout") from None
+        raise ValueError(f"{len(content)} bytes: {error}") from None
 
 
 def read_manifest(folder: Path, **more: type) -> dict:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from goldens import steps
-from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz
+from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz, unpacked
 from goldens.store import ROOT, load
 from goldens.walked import Walk
 from references.contract.kernel import names
@@ -33,11 +33,21 @@ def stored_pair(old: str, new: str, root: Path = ROOT) -> list[dict[str, np.ndar
 
 def stored(spec: str, root: Path = ROOT) -> dict[str, np.ndarray]:
     if spec.endswith(".npz"):
-        if not Path(spec).is_file():
-            raise ValueError(f"there is no file {spec!r}")
-        return read_npz(Path(spec))
+        return _of_file(Path(spec), root)
     kernel, case = split(spec, root)
     return (steps.load(case, root) if kernel == steps.NAME else load(kernel, case, root)).arrays()
+
+
+def _of_file(path: Path, root: Path) -> dict[str, np.ndarray]:
+    """GoldenError where a golden is damaged, ValueError where another file is."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    if path.resolve().is_relative_to(root.resolve()):
+        return read_npz(path)
+    try:
+        return unpacked(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no .npz ({error})") from None
 
 
 def split(spec: str, root: Path = ROOT) -> tuple[str, str]:
