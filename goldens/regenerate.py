@@ -42,12 +42,13 @@ def regenerate(kernel: Kernel, root: Path = ROOT, say: Say = print) -> tuple[str
         assert_guards(kernel, golden)
     stale = [golden for golden in built if stored_sha256(root / kernel.name / f"{golden.case}.npz") != entries[golden.case]["sha256"]]
     gone = old["cases"].keys() - entries.keys()
-    if stale or gone or old != {**old, "version": kernel.version, "cases": entries}:
+    saved = stale or gone or old != {**old, "version": kernel.version, "cases": entries}
+    if saved:
         save(kernel.name, kernel.version, stale, entries, root)
     for case in sorted(gone):
         (root / kernel.name / f"{case}.npz").unlink(missing_ok=True)
         say(f"{kernel.name}/{case}: removed, cases() no longer has it")
-    say(f"{kernel.name}: {len(stale)} of {len(built)} files written")
+    say(f"{kernel.name}: {len(stale)} of {len(built)} files written{f', {MANIFEST} written' if saved else ''}")
     return unseen
 
 

@@ -77,12 +77,13 @@ def regenerate(root: Path = ROOT, say: Callable[[str], None] = print) -> None:
     files.assert_recorded(folder, changed)
     _judge(old, manifest, changed)
     stale = {f"{case}.npz": npz_bytes(one.arrays()) for case, one in made.items() if stored_sha256(folder / f"{case}.npz") != cases[case]["sha256"]}
-    if stale or old != manifest:
+    saved = stale or old != manifest
+    if saved:
         write_all(folder, stale | {MANIFEST: manifest_bytes(manifest)})
     for case in sorted(old["cases"].keys() - cases.keys()):
         (folder / f"{case}.npz").unlink(missing_ok=True)
         say(f"{NAME}/{case}: removed, PLANS no longer has it")
-    say(f"{NAME}: {len(stale)} of {len(made)} files written")
+    say(f"{NAME}: {len(stale)} of {len(made)} files written{f', {MANIFEST} written' if saved else ''}")
 
 
 def _judge(old: dict, new: dict, changed: Sequence[str]) -> None:
