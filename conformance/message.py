@@ -81,7 +81,12 @@ class Finding:
     @property
     def _first(self) -> str:
         """Of what the headline does not begin with."""
-        return "" if self.first == self.differences[0].name else self.first
+        return "" if self.landings_alone else self.first
+
+    @property
+    def landings_alone(self) -> bool:
+        """Whether every output is exact: then the first landing that differs is the first difference."""
+        return self.first == self.differences[0].name
 
     @property
     def source(self) -> str:

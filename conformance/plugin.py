@@ -82,10 +82,10 @@ class Gate:
             self.idle[report.not_run] = self.idle.get(report.not_run, 0) + 1
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The reports are written where no golden was compared, too: those of an earlier run would be taken for this one's."""
+        """The reports are written where no kernel golden was compared, too: those of an earlier run would be taken for this one's."""
         self.records.sort(key=lambda one: (one["kernel"], one["case"], one["lane"]))
         table = report.rows(self.records, self.counts)
-        gate = report.gate_line(table, self._why_not()) if self.records else "GATE  no golden was compared"
+        gate = report.gate_line(table, self._why_not()) if self.records else "GATE  no kernel golden was compared"
         if self.records:
             self._show(terminalreporter, table)
         terminalreporter.line(gate)
@@ -96,7 +96,7 @@ class Gate:
 
     def _show(self, terminalreporter: pytest.TerminalReporter, table: Sequence[Mapping]) -> None:
         terminalreporter.section("gate")
-        for line in report.table_lines(table, self.built):
+        for line in report.table_lines(report.shown(table, self.records), self.built):
             terminalreporter.line(line)
         for line in report.first_lines(self.records):
             terminalreporter.line(line)

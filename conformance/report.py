@@ -1,7 +1,8 @@
 """The end of a run: one table, the golden counts, the GATE line, JSON, annotations. Made of records, which travel with pytest's reports.
 
 A record is plain data, one a golden and lane: kernel, case, lane ("emulator" or "device"), state, and for a mismatch its headline, text,
-source file, the site of the first landing that differs, worst, how severe that is (`Difference.severity`) and the histogram of its ulps.
+source file, the site of the first landing that differs, worst, how severe that is (of outputs more than of landings alone, then
+`Difference.severity`) and the histogram of its ulps.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def record(kernel: str, case: str, lane: str, state: str, finding: Finding | Non
         "source": finding.source,
         "first": finding.first,
         "worst": worst.worst,
-        "severity": worst.severity,
+        "severity": (int(not finding.landings_alone), *worst.severity),
         "worst_text": worst.worst_text,
         "counts": {difference.name: dict(difference.counts) for difference in finding.differences},
         "histograms": {difference.name: {str(k): n for k, n in difference.histogram.items()} for difference in finding.differences},
@@ -48,6 +49,12 @@ def rows(records: Iterable[Mapping], counts: Mapping[str, int]) -> list[dict]:
             row["worst"] = max(off, key=lambda one: one["severity"])["worst_text"] if off else "0" if row["exact"] else "-"
             table.append(row)
     return table
+
+
+def shown(table: Sequence[Mapping], records: Iterable[Mapping]) -> list[Mapping]:
+    """Without the kernels that have goldens of which this run has none; one that has no golden is always shown."""
+    there = {one["kernel"] for one in records}
+    return [row for row in table if row["kernel"] in there or not row["cases"]]
 
 
 def table_lines(table: Sequence[Mapping], seconds: Mapping[str, float | None]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.compare import compare
+from conformance.compare import Difference, compare
 from conformance.message import KERNEL_CHANGED, Finding
 from conformance.report import first_lines, record, rows
 from references.contract.inputs import from_bits
@@ -27,6 +27,14 @@ def test_cases_by_their_first_landing():
     off = [record("land", case, "emulator", "mismatch", finding(first, (NEXT, ONE))) for case, first in found]
     lines = first_lines([*off, record("land", "d", "emulator", "exact"), record("land", "e", "device", "error")])
     assert lines == ["land emulator: first S3.bf in a, c", "land emulator: first S4.bf in b", "land emulator: differs in large"]
+
+
+def test_a_landing_is_worst_only_where_every_output_is_exact():
+    """A landing that is gone cannot be compared; what an output is off by says more."""
+    gone = Difference("S3.bf", "bfloat16", 1, "the golden lands here, the emulator does not")
+    alone = record("land", "alone", "device", "mismatch", Finding("land", "alone", "", "device", "", [gone], KERNEL_CHANGED, "S3.bf"))
+    worst = [rows(found, {"land": 2})[1]["worst"] for found in ([alone], [alone, of((NEXT, ONE))], [of((NEXT, ONE)), alone])]
+    assert worst == ["not comparable", "1 ulp", "1 ulp"]
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
