@@ -26,7 +26,8 @@ def test_each_factor_is_a_function_of_one_operand():
     """What lets the current form look factors up: the landed product of the two is the output, for every gate and every up."""
     for shift in (0, 1, 4099, 32768):
         u = np.roll(np.arange(65536), shift)
-        assert same_bits(SITU.emulate(from_bits(np.arange(65536))[None], from_bits(u)[None])[0], as_bf16(bf(mul(GATE, UP[u]))))
+        alike = same_bits(SITU.emulate(from_bits(np.arange(65536))[None], from_bits(u)[None])[0], as_bf16(bf(mul(GATE, UP[u]))))
+        assert alike, f"u shifted by {shift}"
 
 
 @pytest.mark.parametrize("name, function, limit", [("gate", GATE, 128.0), ("up", UP, 256.0)])
