@@ -99,10 +99,27 @@ def plant_problems(name: str, cuda: str, headers: str, planted: dict[int, str], 
     return problems + [f"{name}.cu: PLANT({k}, ...) does not say which mistake it is" for k in sorted(spelled - set(planted))]
 
 
+def unseen_problems(name: str, planted: Iterable[str], present: set[str]) -> list[str]:
+    """Planted mistakes that are not among those `present` in the emulator on small cases, all written `site:fault`."""
+    sites = {key.partition(":")[0] for key in present}
+    problems = []
+    for key in sorted({*planted} - present):
+        site = key.partition(":")[0]
+        why = "no small case can show it" if site in sites else f"the emulator has no {site}"
+        problems.append(f"{name}.cu: {key} is planted, and {why}")
+    return problems
+
+
 def landing_problems(name: str, cuda: str, headers: str, interior: Iterable[int]) -> list[str]:
     """Landings that do not leave the kernel, and that no trace build would show."""
     traced = {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda + headers)}
     return [f"{name}.cu: landing S{tag} has no LANDING({tag}, ...)" for tag in interior if tag not in traced]
+
+
+def trace_problems(name: str, cuda: str, landed: set[int]) -> list[str]:
+    """Traces of what no emulator lands: nothing would compare them. `landed`: by any form; a header's may be of another kernel."""
+    traced = {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda)}
+    return [f"{name}.cu: LANDING({tag}, ...) is of no landing of the emulator" for tag in sorted(traced - landed)]
 
 
 # What emulators may be spelled with

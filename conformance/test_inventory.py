@@ -9,6 +9,7 @@ import goldens
 from conformance import inventory
 from conformance.gate import interior
 from conformance.inventory import ROOT
+from conformance.landings import tags
 from conformance.laws import dependent, law, told
 from goldens.verify import NOT_KERNELS
 from kernels_cuda.build import includes, planted
@@ -21,11 +22,11 @@ FILES = {place: path for path in SOURCES if not (place := str(path.relative_to(R
 WORDS = [name for name in FILES if name.startswith("references/arith/")]
 
 
-def read(kernel: str) -> tuple[str, str, str]:
-    """Module, CUDA source, and the headers that it includes. KernelError where there is no CUDA source."""
+def read(kernel: str, wanted: str = "") -> tuple[str, str, str]:
+    """Module, CUDA source, and the headers that it includes. KernelError where there is no CUDA source, with what is `wanted` there."""
     source = ROOT / "kernels_cuda" / f"{kernel}.cu"
     if not source.is_file():
-        raise KernelError(f"kernels_cuda/{kernel}.cu is missing; its launcher is {inventory.launcher(kernel, Kernel.load(kernel).signature)}")
+        raise KernelError(f"kernels_cuda/{kernel}.cu is missing{wanted}")
     return module(kernel), source.read_text(), includes(source)
 
 
@@ -53,7 +54,8 @@ def test_schedule(kernel_name):
 
 def test_launcher(kernel_name):
     with law(kernel_name) as (kernel, problems):
-        problems += inventory.launcher_problems(kernel_name, read(kernel_name)[1], kernel.signature)
+        wanted = f"; its launcher is {inventory.launcher(kernel_name, kernel.signature)}"
+        problems += inventory.launcher_problems(kernel_name, read(kernel_name, wanted)[1], kernel.signature)
 
 
 def test_independent(kernel_name):
@@ -67,11 +69,11 @@ def test_planted_mistakes(kernel_name):
         _, cuda, headers = read(kernel_name)
         pairs = planted(kernel_name)
         problems += inventory.plant_problems(kernel_name, cuda, headers, pairs)
-        missing = {*pairs.values()}
+        present: set[str] = set()
         for case in kernel.cases():
-            if missing and not case.large:
-                missing -= {key for mistake in mistakes(kernel, [case.make()]) for key in (mistake.key, mistake.pair)}
-        problems += [f"{kernel_name}.cu: no small case can show the planted {key}" for key in sorted(missing)]
+            if not case.large and not present.issuperset(pairs.values()):
+                present |= {key for mistake in mistakes(kernel, [case.make()]) for key in (mistake.key, mistake.pair)}
+        problems += inventory.unseen_problems(kernel_name, pairs.values(), present)
         problems += [f"{kernel_name}.cu: {key} is planted, and no golden can see it: it is in BLIND" for key in pairs.values() if key in kernel.blind]
 
 
@@ -80,9 +82,12 @@ def test_interior_landings_are_traced(kernel_name):
         _, cuda, headers = read(kernel_name)
         small = {kernel.schedule_of(inputs): case for case in kernel.cases() if not case.large and (inputs := case.make())}
         problems += [f"{kernel_name}: no small case {form}".rstrip() for form in kernel.schedules if form not in small]
+        landed: set[int] = set()
         for case in small.values():
-            inside = interior(goldens.make(kernel, replace(case, guards=())))
-            problems += inventory.landing_problems(kernel_name, cuda, headers, inside.values())
+            made = goldens.make(kernel, replace(case, guards=()))
+            landed.update(tags(made).values())
+            problems += inventory.landing_problems(kernel_name, cuda, headers, interior(made).values())
+        problems += inventory.trace_problems(kernel_name, cuda, landed)
 
 
 def test_spelling(kernel_name):
@@ -177,10 +182,12 @@ def test_without_a_launcher_its_parameters_are_told(cuda):
     assert inventory.launcher_problems("toy", cuda, SIGNATURE) == [want]
 
 
-def test_without_a_source_its_launcher_is_told(monkeypatch):
+def test_without_a_source_its_launcher_is_told_once(monkeypatch):
     monkeypatch.setattr(Kernel, "load", lambda name: SimpleNamespace(signature=SIGNATURE))
-    with pytest.raises(KernelError, match=r'kernels_cuda/toy\.cu is missing; its launcher is extern "C" int toy\(const float\* x, int64_t off, '):
-        read("toy")
+    with pytest.raises(pytest.fail.Exception, match=r'^kernels_cuda/toy\.cu is missing; its launcher is extern "C" int toy\(const float\* x, '):
+        test_launcher("toy")
+    with pytest.raises(pytest.fail.Exception, match=r"^kernels_cuda/toy\.cu is missing$"):
+        test_planted_mistakes("toy")
 
 
 def test_kernels_that_are_in_one_place_only():
@@ -195,6 +202,16 @@ def test_plants_and_traces_that_are_missing():
     assert inventory.plant_problems("toy", CUDA, "", {1: pairs[1]}) != []
     assert "MISTAKE 2 has no PLANT(2, ...)" in inventory.plant_problems("toy", changed(CUDA, "PLANT(2", "PLANT(3"), "", pairs)[0]
     assert inventory.landing_problems("toy", changed(CUDA, "LANDING(1", "LANDING(2"), "", [1]) == ["toy.cu: landing S1 has no LANDING(1, ...)"]
+    assert inventory.trace_problems("toy", CUDA, {1, 2}) == []
+    assert inventory.trace_problems("toy", CUDA, {2}) == ["toy.cu: LANDING(1, ...) is of no landing of the emulator"]
+
+
+def test_plants_that_no_small_case_can_show():
+    present = {"S1.zero:minus_zero", "late/S1.zero:minus_zero"}
+    assert inventory.unseen_problems("toy", present, present) == []
+    assert inventory.unseen_problems("toy", ["S1.zero:skipped", "S2.bf:skipped", "late/S2.bf:skipped"], present) == [
+        "toy.cu: S1.zero:skipped is planted, and no small case can show it", "toy.cu: S2.bf:skipped is planted, and the emulator has no S2.bf",
+        "toy.cu: late/S2.bf:skipped is planted, and the emulator has no late/S2.bf"]
 
 
 @pytest.mark.parametrize(
