@@ -54,7 +54,10 @@ def recorded(folder: Path, say: Callable[[str], None], **more: type) -> dict:
     path = folder / MANIFEST
     if path.exists():
         return read_manifest(folder, **more)
-    say(f"{path} is missing: nothing is known of goldens without a file. Where git has it, restore it with git checkout and run this again")
+    if any(folder.glob("*.npz")):
+        say(f"{path} is missing: nothing is known of goldens without a file. Where git has it, restore it with git checkout and run this again")
+    else:
+        say(f"{folder} has no goldens: all are new, and if git has some, git diff will show which change")
     return {"cases": {}}
 
 
@@ -62,7 +65,7 @@ def assert_recorded(folder: Path, changed: Iterable[str]) -> None:
     """GoldenError where goldens change and there is no manifest, for without their version no other can be above it."""
     if changed and not (folder / MANIFEST).exists():
         raise GoldenError(f"{', '.join(changed)} would change, and {folder / MANIFEST}, which says of what version they are, is missing; "
-                          f"nothing was written. Restore it with git checkout; only where git has none, remove the files that would change")
+                          f"nothing was written. Restore it; only where git has none, remove the files that would change")
 
 
 def held_sha256(folder: Path, listed: Mapping[str, Mapping], cases: Iterable[str]) -> dict[str, str]:
@@ -124,7 +127,7 @@ def _content(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        todo = "restore it with git checkout; only where git has none, make it with python -m goldens regenerate"
+        todo = f"restore it with git checkout; only where git has none, make it with python -m goldens regenerate {path.parent.name}"
         raise GoldenError(f"{path} is missing: {todo}") from None
     if content.startswith(LFS):
         raise GoldenError(f"{path} is a Git LFS pointer and not the golden itself: run git lfs pull")

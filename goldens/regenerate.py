@@ -106,12 +106,13 @@ def _judge(kernel: Kernel, old: dict, entries: dict, built: Sequence[Golden], ro
     if new and present:
         say(f"{kernel.name}: neither {MANIFEST} nor a file has {', '.join(new)}")
     for golden in changed:
-        unlisted = "" if golden.case in old["cases"] else f" ({MANIFEST} does not name it: restore that with git checkout)"
-        say(f"{kernel.name}/{golden.case}: {held[golden.case][:12]} -> {entries[golden.case]['sha256'][:12]}{unlisted}")
+        say(f"{kernel.name}/{golden.case}: {held[golden.case][:12]} -> {entries[golden.case]['sha256'][:12]}")
         for line in changes(golden, root):
             say(f"  {line}")
     names = [golden.case for golden in changed]
     assert_recorded(root / kernel.name, names)
+    if unlisted := [name for name in names if name not in old["cases"]]:
+        say(f"{kernel.name}: {MANIFEST} does not name {', '.join(unlisted)}: restore it with git checkout")
     if changed and kernel.version == old["version"]:
         raise GoldenError(
             f"{kernel.name}: {', '.join(names)} would change, but the schedule is still version {kernel.version}; nothing was written. "
