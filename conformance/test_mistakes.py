@@ -44,13 +44,18 @@ def test_without_goldens_that_alone_is_told():
     assert complaints(toy(), []) == ["toy has no small golden: python -m goldens regenerate toy"]
 
 
+def test_of_goldens_that_lack_a_case_nothing_else_is_told():
+    """What only it shows would seem to be seen by none."""
+    assert complaints(toy(), [make(toy(), ORDINARY)]) == ["mend test_goldens first: the manifest of toy does not name minus_zero"]
+
+
 def test_complaints():
     """The toy's two cases show its seed and its cut landing, and not what only searched rows do."""
     goldens = [make(toy(), ORDINARY), make(toy(), MINUS_ZERO)]
     unseen = complaints(toy(), goldens)
     assert "no golden sees S3.mul: subnormal results are flushed to zero (S3.mul:flushed)" in unseen
     assert not any("S1.zero" in line or "truncated" in line for line in unseen)
-    assert any("S1.zero:minus_zero" in line for line in complaints(toy(), goldens[:1]))
+    assert any("S1.zero:minus_zero" in line for line in complaints(toy(cases=(ORDINARY,)), goldens[:1]))
     named = {**BLIND, "S3.mul:flushed": "", "S1.zero:minus_zero": "wrong", "S9.bf:skipped": "no such line"}
     lines = complaints(toy(blind=named, pool=pool), goldens)
     assert "BLIND has S1.zero:minus_zero, but golden minus_zero sees S1.zero:minus_zero" in lines
