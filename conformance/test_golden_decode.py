@@ -6,6 +6,8 @@ Gates 10 to 12 are reports: they show, and hold nothing. A graph gate is not run
 import pytest
 
 from conformance import steps
+from conformance.plugin import unmet
+from goldens import GoldenError
 from references.k3.config import SMALL, TRANSPORTS
 
 pytestmark = pytest.mark.steps
@@ -71,7 +73,8 @@ def test_07_staggered_sequences(on, transport):
 def test_prefilled(on, transport, case, reported):
     """The bits of the emulator's, and the tokens of the stepped golden but for coin flips."""
     assert on(steps.forced, f"{transport}_{case}") == []
-    beyond, spent = steps.flips(f"{transport}_{case}")
+    with unmet("flips", GoldenError):  # reads the stepped golden as well
+        beyond, spent = steps.flips(f"{transport}_{case}")
     reported(*(f"spent: {line}" for line in spent))
     assert beyond == []
 
