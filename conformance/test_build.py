@@ -245,6 +245,11 @@ def test_unknown_kernel_is_refused(plan, capsys):
     assert command.main(["build", "tyo"]) == 2 and "got 'tyo'" in capsys.readouterr().err
 
 
+def test_kernel_without_a_source_is_no_unknown_one(plan):
+    with pytest.raises(ValueError, match=r"^sources/land\.cu is missing$"):
+        again(plan, name="land")
+
+
 @pytest.mark.parametrize("capability, arch", [((8, 0), "80"), ((8, 9), "89"), ((9, 0), "90a"), ((10, 0), "100a")])
 def test_sass_is_for_the_exact_arch_alone(capability, arch):
     gencode = replace(TOOLS, arch=toolchain.arch_of(capability)).gencode

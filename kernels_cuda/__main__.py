@@ -81,9 +81,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
-        unknown = [name for name in args.kernels if name not in build.names()]
-        if unknown:
-            raise ValueError(f"KERNEL must be one of {', '.join(build.names())}, got {unknown[0]!r}")
+        for name in args.kernels:
+            build.require(name)
         args.kernels = args.kernels or list(build.names())
         return args.call(args)
     except (ValueError, RuntimeError, OSError) as error:

@@ -49,8 +49,7 @@ class Plan:
     root: Path = field(default_factory=cache_root)
 
     def __post_init__(self):
-        if not self.source.is_file():
-            raise ValueError(f"KERNEL must be one of {', '.join(names(self.sources))}, got {self.name!r}")
+        require(self.name, self.sources)
 
     @property
     def source(self) -> Path:
@@ -96,6 +95,17 @@ class Built:
 def names(sources: Path = SOURCES) -> tuple[str, ...]:
     """Every kernel that has a CUDA source."""
     return tuple(sorted(path.stem for path in sources.glob("*.cu")))
+
+
+def require(name: str, sources: Path = SOURCES) -> None:
+    """ValueError where a kernel has no CUDA source: it is still to be written, or there is no such kernel."""
+    if name in names(sources):
+        return
+    from references.contract.kernel import names as kernels
+
+    if name in kernels():
+        raise ValueError(f"{sources.name}/{name}.cu is missing")
+    raise ValueError(f"KERNEL must be one of {', '.join(names(sources))}, got {name!r}")
 
 
 def includes(source: Path) -> str:
