@@ -3,7 +3,8 @@
 import pytest
 
 from conformance import draft
-from goldens import steps
+from conformance.plugin import unmet
+from goldens import GoldenError, steps
 from references.k3.config import SMALL
 from references.k3.draft import room
 
@@ -112,5 +113,7 @@ def test_a_fifth_of_the_first_drafts_stay(on, side, reported, transport, prompts
     rounds, tokens = on(draft.rounds, transport, prompts)
     first, stay = sum(accepted > 0 for _, accepted in rounds), sum(accepted for _, accepted in rounds)
     reported(f"drafts, {side}, {transport}, {prompts} prompts: of {len(rounds)} rounds the first draft stays in {first}, {stay} drafts in all")
-    assert tokens == steps.load(transport).greedy[15:31].tolist()
+    with unmet("the golden walk", GoldenError):
+        walked = steps.load(transport)
+    assert tokens == walked.greedy[15:31].tolist()
     assert first >= len(rounds) / 5 and all(accepted <= drafts <= SMALL.drafts for drafts, accepted in rounds)
