@@ -112,14 +112,18 @@ def unseen_problems(name: str, planted: Iterable[str], present: set[str]) -> lis
 
 def landing_problems(name: str, cuda: str, headers: str, interior: Iterable[int]) -> list[str]:
     """Landings that do not leave the kernel, and that no trace build would show."""
-    traced = {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda + headers)}
+    traced = traces(cuda + headers)
     return [f"{name}.cu: landing S{tag} has no LANDING({tag}, ...)" for tag in interior if tag not in traced]
 
 
 def trace_problems(name: str, cuda: str, landed: set[int]) -> list[str]:
     """Traces of what no emulator lands: nothing would compare them. `landed`: by any form; a header's may be of another kernel."""
-    traced = {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda)}
-    return [f"{name}.cu: LANDING({tag}, ...) is of no landing of the emulator" for tag in sorted(traced - landed)]
+    return [f"{name}.cu: LANDING({tag}, ...) is of no landing of the emulator" for tag in sorted(traces(cuda) - landed)]
+
+
+def traces(cuda: str) -> set[int]:
+    """The tags that a source traces."""
+    return {int(tag) for tag in re.findall(r"\b(?:LANDING|KEPT)\((\d+),", cuda)}
 
 
 # What emulators may be spelled with

@@ -1,8 +1,7 @@
-"""Building and calling kernels, as far as it goes without a GPU, torch or nvcc: caches and locks, refusals, argument lists."""
+"""Building kernels, as far as it goes without a GPU, torch or nvcc: caches and locks, refusals."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -16,9 +15,7 @@ import pytest
 from kernels_cuda import __main__ as command
 from kernels_cuda import build, doctor, ptx, toolchain
 from kernels_cuda.build import Plan
-from kernels_cuda.launch import CudaError, argument_names, arguments, call
 from kernels_cuda.toolchain import BuildError, Toolchain
-from references.contract import Signature
 
 TOOLS = Toolchain(arch="90a", torch="2.11.0+cu130", cuda="13.0", nvcc="release 13.0, V13.0.88")
 
@@ -267,45 +264,3 @@ def test_planted_mistakes_are_read_from_source_and_headers(plan):
     (plan.sources / "toy.cuh").write_text('#include "other.cuh"\n// MISTAKE 1 = S1.div:reciprocal\n')
     (plan.sources / "other.cuh").write_text('#include "toy.cuh"\n#include "common.cuh"\n// MISTAKE 3 = late/S2.bf:skipped\n')
     assert build.planted("toy", plan.sources) == {1: "S1.div:reciprocal", 2: "S3.bf:truncated", 3: "late/S2.bf:skipped"}
-
-
-# The argument list
-
-
-SIGNATURE = Signature.parse("x: bf16[m@ldx, n], gamma: f32[n], eps: f32, off: int -> o: bf16[m, n]")
-NAMES = ("x", "gamma", "eps", "off", "o", "m", "n", "ldx", "form", "stream")
-BUFFERS = {name: SimpleNamespace(pointer=address, pitch=11) for name, address in (("x", 0x100), ("gamma", 0x200), ("o", 0x300))}
-
-
-def toy_arguments():
-    return arguments(SIGNATURE, BUFFERS, {"eps": 0.5, "off": 4}, {"m": 2, "n": 8}, "retired", 0x400)
-
-
-def test_argument_list_follows_from_the_signature():
-    assert argument_names(SIGNATURE) == NAMES
-    assert [argument.value for argument in toy_arguments()] == [0x100, 0x200, 0.5, 4, 0x300, 2, 8, 11, 1, 0x400]
-    pointer, long = ctypes.c_void_p, ctypes.c_int64
-    assert [type(a) for a in toy_arguments()] == [pointer, pointer, ctypes.c_float, long, pointer, long, long, long, ctypes.c_int, pointer]
-
-
-@pytest.mark.parametrize("position, said", [(4, r"off = 4"), (1, r"x = 0x100"), (8, "ldx = 11"), (9, "form = 1")])
-def test_refused_argument_is_named_with_its_value(position, said):
-    with pytest.raises(ValueError, match=rf"^toy refuses argument {position}: {said} \("):
-        call(SimpleNamespace(toy=lambda *_: -position), "toy", SIGNATURE, toy_arguments())
-
-
-def test_status_beyond_the_arguments_is_an_error_of_the_launcher():
-    with pytest.raises(RuntimeError, match="toy returned -11, but has 10 arguments"):
-        call(SimpleNamespace(toy=lambda *_: -11), "toy", SIGNATURE, toy_arguments())
-
-
-def test_runtime_error_has_its_name():
-    library = SimpleNamespace(toy=lambda *_: 9, cudaGetErrorName=lambda _: b"cudaErrorInvalid", cudaGetErrorString=lambda _: b"invalid")
-    with pytest.raises(CudaError, match=r"toy: cudaErrorInvalid \(9\): invalid"):
-        call(library, "toy", SIGNATURE, toy_arguments())
-
-
-def test_success_is_silent_and_a_missing_launcher_is_not():
-    call(SimpleNamespace(toy=lambda *_: 0), "toy", SIGNATURE, toy_arguments())
-    with pytest.raises(ValueError, match=r'toy\.cu must export extern "C" int toy'):
-        call(SimpleNamespace(), "toy", SIGNATURE, [])

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from references.contract.files import write_whole
+from references.contract.files import unpacked, write_whole
 
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
@@ -85,15 +83,6 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         return unpacked(content)
     except ValueError as error:
         raise GoldenError(f"{path} is damaged or no golden ({error}): restore it with git checkout") from None
-
-
-def unpacked(content: bytes) -> dict[str, np.ndarray]:
-    """The arrays of an .npz. ValueError where it is none."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, TypeError, NotImplementedError) as error:
-        raise ValueError(f"{len(content)} bytes: {error}") from None
 
 
 def read_manifest(folder: Path, **more: type) -> dict:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from goldens import steps
-from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz, unpacked
+from goldens.files import MANIFEST, GoldenError, read_manifest, read_npz
 from goldens.store import ROOT, load
 from goldens.walked import Walk
+from references.contract.files import unpacked
 from references.contract.kernel import names
 from references.contract.signature import BITS
 

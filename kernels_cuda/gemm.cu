@@ -143,10 +143,11 @@ static int run(const bf16* a, const bf16* w, float* p, int64_t m, int64_t n, int
 
 // The width of 8 to 64 that leaves the busiest multiprocessor the least to do: rows of w, and 8 more a tile for what a tile costs beside them.
 static int even_width(int64_t n, int64_t split_k) {
-  int best = 0;
+  const int64_t processors = multiprocessors();
   int64_t least = INT64_MAX;
+  int best = 0;
   for (int width = 64; width >= 8; width -= 8) {
-    const int64_t work = ceil_div(ceil_div(n, width) * split_k, multiprocessors()) * (width + 8);
+    const int64_t work = ceil_div(ceil_div(n, width) * split_k, processors) * (width + 8);
     if (work < least) least = work, best = width;
   }
   return best;

@@ -1,10 +1,15 @@
-"""A file appears whole or not at all."""
+"""Files that appear whole or not at all, and the arrays of an .npz."""
 
 from __future__ import annotations
 
+import io
 import os
+import zlib
 from contextlib import suppress
 from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -18,3 +23,12 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):  # it is not there, or its folder is none
             partial.unlink()
+
+
+def unpacked(content: bytes) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name. ValueError where it is damaged or something else."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (BadZipFile, zlib.error, EOFError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{len(content)} bytes: {error}") from None
